@@ -10,8 +10,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from keelmq.console.data import audit, consumers, producers, topics, users
 from keelmq.console.data.examples import ACCESS, AUDIT, GROUP, GROUPS, PRODUCERS, RUNNING_INFO, TOPIC, TOPICS
+from keelmq.console.data.place import Every
+from keelmq.console.data.producers import ProducerRow
 from keelmq.console.data.recent import Recent
-from keelmq.console.data.topics import TopicKind
+from keelmq.console.data.topics import TopicKind, TopicRow
 from keelmq.console.data_asking import NAME_MAX, Asking, Limit, Offset, Words, asked
 from keelmq.remoting.operation import Role
 from keelmq.remoting.servers.http_answers import NOT_HERE, as_json, shown
@@ -38,7 +40,7 @@ def data_router(asking: Asking) -> APIRouter:
 
 
 def _add_topics(router: APIRouter, asking: Asking) -> None:
-    recent = Recent[topics.AllTopics]()
+    recent = Recent[Every[TopicRow]]()
 
     @router.get(
         "/topics",
@@ -64,8 +66,7 @@ def _add_topics(router: APIRouter, asking: Asking) -> None:
     )
     @asked
     async def one_topic(request: Request, topic: TopicName) -> Response:
-        async with asking.place(request) as place:
-            return as_json(await topics.topic(place, topic))
+        return await asking.read(request, lambda place: topics.topic(place, topic))
 
 
 def _add_consumers(router: APIRouter, asking: Asking) -> None:
@@ -89,11 +90,12 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
         limit: Limit = 100,
     ) -> Response:
         every = await asking.recent(request, recent, consumers.all_groups)
-        async with asking.place(request) as place:
-            view = await consumers.page_of(
+        return await asking.read(
+            request,
+            lambda place: consumers.page_of(
                 place, every, words=q, kind=kind, sort=sort, offset=offset, limit=limit
-            )
-        return as_json(view)
+            ),
+        )
 
     @router.get(
         "/consumers/{group}",
@@ -107,8 +109,7 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
         group: GroupName,
         clients: Annotated[bool, Query(description="ask members for their queues")] = True,
     ) -> Response:
-        async with asking.place(request) as place:
-            return as_json(await consumers.group(place, group, with_clients=clients))
+        return await asking.read(request, lambda place: consumers.group(place, group, with_clients=clients))
 
     @router.get(
         "/consumers/{group}/client",
@@ -131,12 +132,13 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
         ],
         threads: Annotated[bool, Query(description="include the stacks of the member's threads")] = False,
     ) -> Response:
-        async with asking.place(request) as place:
-            return as_json(await consumers.running_info(place, group, client_id, threads=threads))
+        return await asking.read(
+            request, lambda place: consumers.running_info(place, group, client_id, threads=threads)
+        )
 
 
 def _add_producers(router: APIRouter, asking: Asking) -> None:
-    recent = Recent[producers.ProducersView]()
+    recent = Recent[Every[ProducerRow]]()
 
     @router.get(
         "/producers",
@@ -164,8 +166,7 @@ def _add_access(router: APIRouter, asking: Asking) -> None:
         request: Request,
         q: Annotated[str, Query(max_length=NAME_MAX, description="a part of the names")] = "",
     ) -> Response:
-        async with asking.place(request) as place:
-            return as_json(await users.access(place, q))
+        return await asking.read(request, lambda place: users.access(place, q))
 
     @router.get(
         "/audit",

@@ -21,8 +21,8 @@ from keelmq.console.data.recent import Recent
 from keelmq.console.data.times import BadCursor
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
-from keelmq.remoting.operation import CommandError
-from keelmq.remoting.servers.http_answers import NotFound, NotYet, problem, refused_as_statuses
+from keelmq.remoting.operation import CommandError, Wire
+from keelmq.remoting.servers.http_answers import NotFound, NotYet, as_json, problem, refused_as_statuses
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +51,11 @@ class Asking:
             raise NotYet("no name server is known yet; try again in some seconds")
         async with self.access.admin_of(request, timeout_ms=TIMEOUT_MS) as admin:
             yield Place(admin, name_servers)
+
+    async def read(self, request: Request, ask: Callable[[Place], Awaitable[Wire]]) -> Response:
+        """Returns the response with what `ask` returns."""
+        async with self.place(request) as place:
+            return as_json(await ask(place))
 
     async def recent(self, request: Request, kept: Recent[T], ask: Callable[[Place], Awaitable[T]]) -> T:
         """Returns an answer of the last seconds to a user with the same password, if no action was carried

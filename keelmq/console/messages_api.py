@@ -164,8 +164,9 @@ def _add_one(router: APIRouter, asking: Asking) -> None:
             int, Query(ge=0, le=BODY_BYTES_MAX, description="bytes of the body at most")
         ] = BODY_BYTES,
     ) -> Response:
-        async with asking.place(request) as place:
-            return as_json(await messages.message(place, topic, broker, queue, offset, body_limit=body))
+        return await asking.read(
+            request, lambda place: messages.message(place, topic, broker, queue, offset, body_limit=body)
+        )
 
     @router.get(
         "/trace",
@@ -181,5 +182,4 @@ def _add_one(router: APIRouter, asking: Asking) -> None:
         ],
         topic: Annotated[str, Query(max_length=NAME_MAX, description="where traces are")] = TRACE_TOPIC,
     ) -> Response:
-        async with asking.place(request) as place:
-            return as_json(await trace.trace(place, id.strip(), topic=topic))
+        return await asking.read(request, lambda place: trace.trace(place, id.strip(), topic=topic))

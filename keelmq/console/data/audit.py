@@ -4,7 +4,6 @@ Reads files: call it in a thread.
 """
 
 import heapq
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ import msgspec
 from pydantic import Field
 
 from keelmq.remoting.operation import Wire
-from keelmq.security.audit.reader import AuditReadError, Wanted, series_of
+from keelmq.security.audit.reader import AuditReadError, Wanted, parsed, series_of
 
 BLOCK_BYTES: Final = 262_144
 READ_BYTES_MAX: Final = 32 << 20
@@ -87,11 +86,7 @@ def _entries(files: Sequence[Path], budget: _Budget) -> Iterator[dict[str, Any]]
     """Yields the lines of a series from its end. A file that was rotated away meanwhile is left out."""
     for path in files:
         for line in _lines(path, budget):
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
-                entry = None
-            if isinstance(entry, dict):
+            if (entry := parsed(line)) is not None:
                 yield entry
             elif line.strip():
                 budget.unreadable += 1

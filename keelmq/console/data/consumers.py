@@ -12,13 +12,17 @@ from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, owners_of
 from keelmq.console.data.place import (
     Asked,
     BrokerPlace,
+    BrokerRow,
+    Every,
     Missing,
+    Page,
     Place,
     ServerProblem,
     ask_each,
     brokers_in,
     brokers_of,
     route_of,
+    row_of,
 )
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Wire
@@ -60,15 +64,10 @@ class GroupRow(Wire):
     unknown_at: int = 0
 
 
-class GroupsView(Wire):
-    """A page of groups. total: of all; found: that match the filter."""
+class GroupsView(Page):
+    """A page of groups."""
 
-    taken_ms: int
-    total: int
-    found: int
     groups: list[GroupRow]
-    problems: list[ServerProblem] = Field(default_factory=list)
-    not_asked: int = 0
 
 
 class QueueLag(Wire):
@@ -103,13 +102,9 @@ class SubscriptionRow(Wire):
     type: str
 
 
-class GroupAtBroker(Wire):
+class GroupAtBroker(BrokerRow):
     """The settings of a group at a broker."""
 
-    cluster: str
-    broker_name: str
-    address: str
-    is_master: bool
     settings: SubscriptionGroupConfig
 
 
@@ -140,14 +135,10 @@ class RunningInfoView(Wire):
     info: dict[str, Any]
 
 
-class AllGroups(Wire):
-    """Every group, before paging and filters. places: group -> addresses of brokers that may know members."""
+class AllGroups(Every[GroupRow]):
+    """places: group -> addresses of brokers that may know members."""
 
-    taken_ms: int
-    rows: list[GroupRow]
     places: dict[str, list[str]]
-    problems: list[ServerProblem]
-    not_asked: int
 
 
 async def all_groups(place: Place) -> AllGroups:
@@ -214,12 +205,7 @@ async def page_of(
 ) -> GroupsView:
     """Returns a page of groups, with the members of those that are shown. sort: "lag" (largest first) or
     "name"."""
-    wanted = words.lower().split()
-    found = [
-        row
-        for row in every.rows
-        if (not kind or row.kind == kind) and all(word in row.name.lower() for word in wanted)
-    ]
+    found = [row for row in every.found(words, lambda row: row.name) if not kind or row.kind == kind]
     if sort == "lag":
         found.sort(key=lambda row: -1 if row.lag is None else row.lag, reverse=True)
     asked = Asked()
@@ -228,14 +214,8 @@ async def page_of(
         16,
     )
     problems = {each.server: each for each in (*asked.listed, *every.problems)}
-    return GroupsView(
-        taken_ms=every.taken_ms,
-        total=len(every.rows),
-        found=len(found),
-        groups=page,
-        problems=[problems[each] for each in sorted(problems)],
-        not_asked=every.not_asked,
-    )
+    listed = [problems[each] for each in sorted(problems)]
+    return GroupsView(**{**every.page(len(found)), "problems": listed}, groups=page)
 
 
 async def _with_members(place: Place, row: GroupRow, addresses: list[str], asked: Asked) -> GroupRow:
@@ -304,16 +284,7 @@ async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
         members=_member_rows(members),
         subscriptions=_subscription_rows(members),
         queues=sorted(queues, key=lambda each: (each.topic, each.broker_name, each.queue_id))[:QUEUES_MAX],
-        brokers=[
-            GroupAtBroker(
-                cluster=broker.cluster,
-                broker_name=broker.name,
-                address=broker.address,
-                is_master=broker.is_master,
-                settings=config,
-            )
-            for broker, config in configs
-        ],
+        brokers=[GroupAtBroker(**row_of(broker), settings=config) for broker, config in configs],
         differ=any(config != configs[0][1] for _, config in configs),
         cut=max(0, len(queues) - QUEUES_MAX),
         problems=asked.listed,

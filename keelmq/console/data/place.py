@@ -4,9 +4,10 @@ A broker that does not answer is a ServerProblem, and the rest is shown.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from pydantic import Field
 
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
@@ -15,6 +16,7 @@ from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRoute
 from keelmq.remoting.servers.http_answers import some_of
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 
 BROKERS_MAX: Final = 128
 """Brokers that one page asks; more are counted."""
@@ -41,6 +43,50 @@ class BrokerPlace(msgspec.Struct, frozen=True):
     name: str
     address: str
     is_master: bool
+
+
+class BrokerRow(Wire):
+    """A BrokerPlace in a view."""
+
+    cluster: str
+    broker_name: str
+    address: str
+    is_master: bool
+
+
+def row_of(broker: BrokerPlace) -> dict[str, Any]:
+    """Returns the fields of a BrokerRow."""
+    where = {"cluster": broker.cluster, "broker_name": broker.name}
+    return {**where, "address": broker.address, "is_master": broker.is_master}
+
+
+class Page(Wire):
+    """A page of a list. total: of all rows; found: that match the filter. notAsked: brokers."""
+
+    taken_ms: int
+    total: int
+    found: int
+    problems: list[ServerProblem] = Field(default_factory=list)
+    not_asked: int = 0
+
+
+class Every(Wire, Generic[Row]):
+    """Every row of a list, before paging and filters."""
+
+    taken_ms: int
+    rows: list[Row]
+    problems: list[ServerProblem]
+    not_asked: int
+
+    def found(self, words: str, text: Callable[[Row], str]) -> list[Row]:
+        """Returns the rows whose text has every word."""
+        wanted = words.lower().split()
+        return [row for row in self.rows if all(word in text(row).lower() for word in wanted)]
+
+    def page(self, found: int) -> dict[str, Any]:
+        """Returns the fields of a Page."""
+        head = {"taken_ms": self.taken_ms, "total": len(self.rows), "found": found}
+        return {**head, "problems": self.problems, "not_asked": self.not_asked}
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field
-
-from keelmq.console.data.place import Asked, Place, ServerProblem, ask_each, brokers_in
+from keelmq.console.data.place import Asked, Every, Page, Place, ask_each, brokers_in
 from keelmq.remoting.operation import Wire
 from keelmq.runtime.clock import wall_ms
 
@@ -20,18 +18,13 @@ class ProducerRow(Wire):
     brokers: list[str]
 
 
-class ProducersView(Wire):
-    """A page of producers. total: of all; found: that match the filter."""
+class ProducersView(Page):
+    """A page of producers."""
 
-    taken_ms: int
-    total: int
-    found: int
     producers: list[ProducerRow]
-    problems: list[ServerProblem] = Field(default_factory=list)
-    not_asked: int = 0
 
 
-async def all_producers(place: Place) -> ProducersView:
+async def all_producers(place: Place) -> Every[ProducerRow]:
     """Returns every producer. AdminError: no name server answers."""
     asked = Asked()
     info = await place.admin.name_servers.cluster_info(place.name_servers)
@@ -53,22 +46,10 @@ async def all_producers(place: Place) -> ProducersView:
         )
         for (group, client_id), row in sorted(found.items())
     ]
-    return ProducersView(
-        taken_ms=wall_ms(),
-        total=len(rows),
-        found=len(rows),
-        producers=rows,
-        problems=asked.listed,
-        not_asked=asked.not_asked,
-    )
+    return Every(taken_ms=wall_ms(), rows=rows, problems=asked.listed, not_asked=asked.not_asked)
 
 
-def page_of(every: ProducersView, *, words: str, offset: int, limit: int) -> ProducersView:
+def page_of(every: Every[ProducerRow], *, words: str, offset: int, limit: int) -> ProducersView:
     """Returns a page of the producers whose group, id or address has every word."""
-    wanted = words.lower().split()
-    found = [
-        row
-        for row in every.producers
-        if all(word in f"{row.group} {row.client_id} {row.address}".lower() for word in wanted)
-    ]
-    return every.model_copy(update={"found": len(found), "producers": found[offset : offset + limit]})
+    found = every.found(words, lambda row: f"{row.group} {row.client_id} {row.address}")
+    return ProducersView(**every.page(len(found)), producers=found[offset : offset + limit])

@@ -13,13 +13,17 @@ from keelmq.client.admin.progress import DLQ_PREFIX, RETRY_PREFIX
 from keelmq.console.data.place import (
     Asked,
     BrokerPlace,
+    BrokerRow,
+    Every,
     Missing,
+    Page,
     Place,
     ServerProblem,
     ask_each,
     brokers_in,
     brokers_of,
     route_of,
+    row_of,
 )
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Wire
@@ -67,16 +71,11 @@ class TopicRow(Wire):
     order: bool = False
 
 
-class TopicsView(Wire):
-    """total: of all; found: that match the filter; counts: of all, by kind. notAsked: brokers."""
+class TopicsView(Page):
+    """A page of topics. counts: of all topics, by kind."""
 
-    taken_ms: int
-    total: int
-    found: int
     counts: dict[str, int]
     topics: list[TopicRow]
-    problems: list[ServerProblem] = Field(default_factory=list)
-    not_asked: int = 0
 
 
 class QueueRow(Wire):
@@ -89,13 +88,9 @@ class QueueRow(Wire):
     last_update_ms: int | None = None
 
 
-class TopicAtBroker(Wire):
+class TopicAtBroker(BrokerRow):
     """A topic at one broker. putTps null: the broker did not say."""
 
-    cluster: str
-    broker_name: str
-    address: str
-    is_master: bool
     read_queues: int
     write_queues: int
     perm: int
@@ -137,16 +132,7 @@ def kind_of(name: str, configs: Iterable[TopicConfig], reserved: Collection[str]
     return TopicKind.NORMAL
 
 
-class AllTopics(Wire):
-    """Every topic, before paging and filters."""
-
-    taken_ms: int
-    rows: list[TopicRow]
-    problems: list[ServerProblem]
-    not_asked: int
-
-
-async def all_topics(place: Place) -> AllTopics:
+async def all_topics(place: Place) -> Every[TopicRow]:
     """Returns every topic that a name server or a broker knows. AdminError: no name server answers."""
     asked = Asked()
     info = await place.admin.name_servers.cluster_info(place.name_servers)
@@ -165,7 +151,7 @@ async def all_topics(place: Place) -> AllTopics:
     replies = {f"{each}_REPLY_TOPIC" for each in clusters}
     reserved = clusters | replies | set(info.broker_addr_table)
     rows = [_row(name, tables[name], reserved) for name in sorted(tables)]
-    return AllTopics(taken_ms=wall_ms(), rows=rows, problems=asked.listed, not_asked=asked.not_asked)
+    return Every(taken_ms=wall_ms(), rows=rows, problems=asked.listed, not_asked=asked.not_asked)
 
 
 def _row(name: str, found: list[tuple[BrokerPlace, TopicConfig]], reserved: Collection[str]) -> TopicRow:
@@ -183,22 +169,15 @@ def _row(name: str, found: list[tuple[BrokerPlace, TopicConfig]], reserved: Coll
     )
 
 
-def page_of(every: AllTopics, *, words: str, kinds: Collection[str], offset: int, limit: int) -> TopicsView:
+def page_of(
+    every: Every[TopicRow], *, words: str, kinds: Collection[str], offset: int, limit: int
+) -> TopicsView:
     """Returns a page of the topics whose names have every word, of these kinds (empty: all)."""
-    wanted = words.lower().split()
-    found = [
-        row
-        for row in every.rows
-        if (not kinds or row.kind in kinds) and all(word in row.name.lower() for word in wanted)
-    ]
+    found = [row for row in every.found(words, lambda row: row.name) if not kinds or row.kind in kinds]
     return TopicsView(
-        taken_ms=every.taken_ms,
-        total=len(every.rows),
-        found=len(found),
+        **every.page(len(found)),
         counts=dict(sorted(Counter(str(row.kind) for row in every.rows).items())),
         topics=found[offset : offset + limit],
-        problems=every.problems,
-        not_asked=every.not_asked,
     )
 
 
@@ -223,10 +202,7 @@ async def topic(place: Place, name: str) -> TopicView:
         config, stat, queues = configs.get(each), stats.get(each), queue_datas.get(each.name)
         rows.append(
             TopicAtBroker(
-                cluster=each.cluster,
-                broker_name=each.name,
-                address=each.address,
-                is_master=each.is_master,
+                **row_of(each),
                 read_queues=queues.read_queue_nums if queues else 0,
                 write_queues=queues.write_queue_nums if queues else 0,
                 perm=queues.perm if queues else 0,

@@ -94,14 +94,19 @@ class AuditReader(msgspec.Struct):
         for line in lines:
             if not line.endswith(b"\n"):
                 continue  # torn, at the end of a file
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
-                entry = None
-            if isinstance(entry, dict):
+            if (entry := parsed(line)) is not None:
                 yield entry
             elif line.strip():
                 self.unreadable_lines += 1
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """Returns the entry of a line; None: it is none."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
 
 
 class Tail:
