@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
+.PHONY: docs answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -9,6 +9,11 @@ test-ci:
 	./test --ci
 test-all:
 	./test --all
+# docs/reference/: the pages with the tables of commands, settings, routes, metrics and attacks, from the code
+docs:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	.venv/bin/python -m tools.reference
+	@ls docs/reference/*.md
 # ./test with every Python from 3.11 on that is here; make test-pythons ARGS=--ci
 test-pythons:
 	tools/test_pythons.sh $(ARGS)

@@ -1,13 +1,8 @@
-"""Rewrites the tables of docs/attacks.md from tests/attacks: PYTHONPATH=. python tools/attack_tables.py"""
-
-import re
-from pathlib import Path
+"""The tables of docs/attacks.md, from tests/attacks."""
 
 from tests.attacks.catalogue import ATTACKS, GROUPS
 from tests.attacks.model import Attack
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "attacks.md"
-BEGIN, END = "<!-- attacks -->", "<!-- end of the attacks -->"
 ANY_REFUSAL = "refused, or without effect"
 
 
@@ -28,14 +23,7 @@ def summary() -> str:
     return f"{len(ATTACKS)} attacks: {succeed} succeed with everything off, and none with everything on."
 
 
-def rewritten(document: str) -> str:
-    """The document with everything between the markers replaced by the attacks of today."""
+def tables() -> dict[str, str]:
+    """Returns the sections of all attacks, with the name of their marker."""
     sections = [section(group, title) for group, title in GROUPS.items()]
-    new = "\n\n".join([BEGIN, summary(), *sections, END])
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    assert pattern.search(document), f"{DOCUMENT} lacks its markers"
-    return pattern.sub(new.replace("\\", r"\\"), document)
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
+    return {"attacks": "\n\n".join([summary(), *sections])}

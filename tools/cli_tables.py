@@ -1,8 +1,6 @@
-"""Rewrites the tables of flags in docs/cli.md from the commands themselves: python tools/cli_tables.py"""
+"""The tables of docs/cli.md, from the commands themselves."""
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,7 +10,6 @@ from cli.mqadmin import main as mqadmin
 from cli.mqadmin.coverage import NEVER, UPSTREAM
 from keelmq.health.findings import CHECKS
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "cli.md"
 PROGRAMS = {"mqadmin": mqadmin.app, "keelmq": keelmq.app}
 
 
@@ -56,21 +53,12 @@ def coverage() -> str:
     return "\n".join([*rows, "", f"Not in RocketMQ: {added}."])
 
 
-def rewritten(document: str) -> str:
-    """The document with every table between its markers replaced by the one of today's command."""
-    tables = {name: table(command) for name, command in commands()}
-    tables["checks"] = "\n".join(
-        ["| check | holds when |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in CHECKS.items())]
-    )
-    tables["coverage"] = coverage()
-    for name, text in tables.items():
-        marker = f"<!-- {name} -->"
-        pattern = re.compile(f"{re.escape(marker)}.*?{re.escape(marker)}", re.DOTALL)
-        assert pattern.search(document), f"{DOCUMENT} lacks the markers of {name}: {marker}{marker}"
-        new = f"{marker}\n{text}\n{marker}".replace("\\", r"\\")
-        document = pattern.sub(new, document)
-    return document
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
+def tables() -> dict[str, str]:
+    """Returns each table with the name of its marker."""
+    checks = [
+        "| check | holds when |",
+        "|---|---|",
+        *(f"| `{name}` | {text} |" for name, text in CHECKS.items()),
+    ]
+    flags = {name: table(command) for name, command in commands()}
+    return {**flags, "checks": "\n".join(checks), "coverage": coverage()}

@@ -1,7 +1,4 @@
-"""Rewrites the tables of docs/configuration.md from the config models: python tools/config_tables.py"""
-
-import re
-from pathlib import Path
+"""The tables of docs/configuration.md, from the config models."""
 
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
@@ -9,7 +6,6 @@ from keelmq.runtime.config import Config
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "configuration.md"
 MODELS: tuple[type[Config], ...] = (NamesrvConfig, ControllerConfig, BrokerConfig, ContainerConfig)
 
 
@@ -30,16 +26,6 @@ def table(model: type[Config]) -> str:
     return "\n".join(rows)
 
 
-def rewritten(document: str) -> str:
-    """The document with every table between its markers replaced by the one of today's model."""
-    for model in MODELS:
-        marker = f"<!-- {model.__name__} -->"
-        pattern = re.compile(f"{re.escape(marker)}.*?{re.escape(marker)}", re.DOTALL)
-        assert pattern.search(document), f"{DOCUMENT} lacks the markers of {model.__name__}"
-        new = f"{marker}\n{table(model)}\n{marker}".replace("\\", r"\\")
-        document = pattern.sub(new, document)
-    return document
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
+def tables() -> dict[str, str]:
+    """Returns each table with the name of its marker."""
+    return {model.__name__: table(model) for model in MODELS}

@@ -1,7 +1,6 @@
-"""Rewrites the routes of docs/http.md from the OpenAPI text: PYTHONPATH=. python tools/http_tables.py"""
+"""The routes of docs/http.md, from the OpenAPI text."""
 
 import json
-import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -20,8 +19,6 @@ from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.plugin import ControllerPlugin
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "http.md"
-BEGIN, END = "<!-- routes -->", "<!-- end of the routes -->"
 BASE = "http://127.0.0.1:19876"
 JSON = "application/json"
 LINE_MAX = 100
@@ -176,19 +173,11 @@ def operations(document: dict[str, Any], title: str) -> str:
     return "\n".join(rows)
 
 
-def rewritten(text: str) -> str:
-    """The document with everything between the markers replaced by the routes of today."""
-    document = openapi()
-    parts = [BEGIN]
+def tables() -> dict[str, str]:
+    """Returns the sections of all routes, with the name of their marker."""
+    document, parts = openapi(), []
     for tag, title in TITLES.items():
         parts.append(f"## {title}")
         parts += [section(*each) for each in routes(document) if each[2]["tags"] == [tag]]
     parts += [operations(document, "Operations"), operations(broker_openapi(), "Operations of brokers")]
-    new = "\n\n".join([*parts, END])
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    assert pattern.search(text), f"{DOCUMENT} lacks its markers"
-    return pattern.sub(new.replace("\\", r"\\"), text)
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
+    return {"routes": "\n\n".join(parts)}

@@ -1,7 +1,4 @@
-"""Rewrites the tables of docs/metrics.md from the metrics' declarations: python tools/metrics_tables.py"""
-
-import re
-from pathlib import Path
+"""The tables of docs/metrics.md, from the declarations of the metrics and the rules of the alerts."""
 
 import broker.admin.exporter_metrics
 import broker.admin.metrics
@@ -11,9 +8,8 @@ import namesrv.http.metrics
 import namesrv.plugins.controller.http.metrics
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
 from keelmq.remoting.servers.metrics import Table
+from tools.monitoring import alert_table
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "metrics.md"
-BEGIN, END = "<!-- tables -->", "<!-- end of the tables -->"
 TABLES = (
     broker.admin.metrics.TABLE,
     broker.admin.exporter_metrics.TABLE,
@@ -39,13 +35,6 @@ def section(table: Table) -> str:
     return "\n".join(rows)
 
 
-def rewritten(document: str) -> str:
-    """The document with everything between the markers replaced by the tables of today."""
-    new = "\n\n".join([BEGIN, *map(section, TABLES), END])
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    assert pattern.search(document), f"{DOCUMENT} lacks its markers"
-    return pattern.sub(new.replace("\\", r"\\"), document)
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
+def tables() -> dict[str, str]:
+    """Returns each part of the page with the name of its marker."""
+    return {"alerts": alert_table(), "tables": "\n\n".join(map(section, TABLES))}

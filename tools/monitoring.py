@@ -3,8 +3,7 @@
 --runbooks URL: first sets the beginning of each alert's runbook_url in rules.yaml, before /docs/runbooks/,
 such as https://git.example.com/team/keelmq/blob/main.
 
-That is the PrometheusRule for Kubernetes, the dashboards in deploy/grafana, and the table of alerts in
-docs/metrics.md.
+That is the PrometheusRule for Kubernetes, and the dashboards in deploy/grafana.
 """
 
 import argparse
@@ -25,8 +24,6 @@ from tools.dashboards import as_json  # noqa: E402 - needs the path
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 DASHBOARDS = ROOT / "deploy" / "grafana" / "dashboards.yaml"
 RULE_OBJECT = ROOT / "deploy" / "k8s" / "components" / "monitoring" / "prometheus-rule.yaml"
-DOCUMENT = ROOT / "docs" / "metrics.md"
-BEGIN, END = "<!-- alerts -->", "<!-- end of the alerts -->"
 NOTE = "# Made from deploy/prometheus/rules.yaml by tools/monitoring.py. For the Prometheus operator.\n"
 
 
@@ -66,7 +63,7 @@ def rule_object() -> str:
 
 
 def alert_table() -> str:
-    """Returns the table of docs/metrics.md."""
+    """Returns the table of docs/reference/metrics.md."""
     lines = ["| alert | expression | severity |", "|---|---|---|"]
     for rule in rules():
         wait = f" for {rule['for']}" if "for" in rule else ""
@@ -76,16 +73,9 @@ def alert_table() -> str:
     return "\n".join(lines)
 
 
-def rewritten(document: str) -> str:
-    """Returns the document with the alerts of today."""
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    assert pattern.search(document), f"{DOCUMENT} lacks its markers"
-    return pattern.sub(lambda _: f"{BEGIN}\n{alert_table()}\n{END}", document)
-
-
 def files() -> dict[Path, str]:
     """Returns each file that is made here, with its content."""
-    made = {RULE_OBJECT: rule_object(), DOCUMENT: rewritten(DOCUMENT.read_text())}
+    made = {RULE_OBJECT: rule_object()}
     for name, dashboard in yaml.safe_load(DASHBOARDS.read_text()).items():
         path = ROOT / "deploy" / "grafana" / f"{name}.json"
         made[path] = json.dumps(as_json(name, dashboard), indent=2) + "\n"

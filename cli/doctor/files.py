@@ -25,7 +25,7 @@ from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
 ENABLE_KEY = "enableControllerInNamesrv"
-LIST_OF_KEYS = "docs/configuration.md lists all keys"
+LIST_OF_KEYS = "docs/reference/configuration.md, which `make docs` writes, lists all keys"
 
 
 class Kind(StrEnum):

@@ -1,6 +1,6 @@
 """RocketMQ's subcommands, and those that KeelMQ will not have: they say why, and end with 1.
 
-Source: RocketMQ 5.3.3 MQAdminStartup. docs/mqadmin.md has the table, which tools/cli_tables.py writes.
+Source: RocketMQ 5.3.3 MQAdminStartup. `make docs` writes the table into docs/reference/cli.md.
 """
 
 from typing import Annotated, Final

@@ -47,7 +47,7 @@ class Run:
 
 
 def run(mode: Mode, part: str, out: TextIO) -> int:
-    """Runs the attacks whose id contains `part`; returns how many did not end as docs/attacks.md says."""
+    """Runs the attacks whose id contains `part`; returns how many did not end as its row says."""
     began, results = time.monotonic(), Run(mode, out)
     chosen = [attack for attack in in_order() if part in attack.id]
     alone = [attack for attack in chosen if attack.ruins and mode == "open"]

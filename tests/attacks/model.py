@@ -56,7 +56,7 @@ GROUPS: Final = {
     "guess": "Guessing",
     "flood": "Flooding",
 }
-"""Group -> the heading in docs/attacks.md."""
+"""Group -> the heading in docs/reference/attacks.md."""
 
 ATTACKS: Final[dict[str, Attack]] = {}
 """All of them, by id, in the order in which they are declared."""

@@ -1,4 +1,4 @@
-"""Every attack against real processes: with everything off, as docs/attacks.md shows, and with everything
+"""Every attack against real processes: with everything off, as `make docs` shows, and with everything
 on, where none may succeed."""
 
 from collections.abc import Iterator
@@ -122,6 +122,6 @@ def sliced() -> Iterator[object]:
 
 @pytest.mark.parametrize("attack", list(sliced()))
 async def test_open(stage: Stage, attack: Attack) -> None:
-    """What docs/attacks.md says about a cluster with everything off is true."""
+    """What docs/reference/attacks.md says about a cluster with everything off is true."""
     outcome = await attack.how(Attacker(stage, next(_numbers)))
     assert outcome.succeeded == attack.open, outcome.answer

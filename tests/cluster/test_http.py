@@ -12,7 +12,7 @@ from broker.admin.exporter_metrics import TABLE as EXPORTER
 from cli.lab.cluster import Cluster, Program
 from tests.support.harness import LONG_GRACE, SAFE, START_TIMEOUT_S, TOPIC, Harness
 from tests.support.http_parts import Samples, samples, shapes, value
-from tests.unit.docs.test_metrics_document import tool
+from tools.metrics_tables import TABLES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -150,7 +150,7 @@ be none of these here."""
 
 async def everything_documented(servers: HttpServers) -> None:
     """All that is scraped anywhere is documented, and all that is documented is scraped somewhere."""
-    documented = {metric.name for table in tool().TABLES for metric in table.metrics}
+    documented = {metric.name for table in TABLES for metric in table.metrics}
     texts = await asyncio.gather(*(servers.text(program) for program in servers.cluster.programs))
     found = {family(name, kind) for text in texts for name, (kind, _) in shapes(text).items()}
     assert found <= documented

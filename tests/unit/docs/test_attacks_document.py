@@ -1,22 +1,9 @@
-"""docs/attacks.md lists the attacks of tests/attacks, no more and no fewer."""
+"""Every attack of tests/attacks is tried, and says what it is."""
 
-import re
 from collections import Counter
 
 from tests.attacks.catalogue import ATTACKS, GROUPS, MODULES
-from tests.unit.docs.test_documentation import ROOT, tool
-
-ATTACKS_MIN = 75
-
-
-def test_the_attacks_of_the_document_are_those_of_the_code() -> None:
-    tables = tool("attack_tables")
-    text = tables.DOCUMENT.read_text()
-    assert tables.rewritten(text) == text, "run: PYTHONPATH=. .venv/bin/python tools/attack_tables.py"
-    listed = re.findall(r"\| `(\w+/[\w-]+)` \|$", text, re.MULTILINE)
-    assert Counter(listed) == Counter(list(ATTACKS))
-    assert len(listed) >= ATTACKS_MIN
-
+from tests.unit.docs.test_documentation import ROOT
 
 TOOLKIT = {
     "attacker",

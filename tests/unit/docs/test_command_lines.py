@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -11,15 +10,15 @@ from typer.exceptions import TyperException
 
 from cli.keelmq import app as keelmq
 from cli.mqadmin.main import app as mqadmin
+from tests.support.pages import ROOT, pages
 
-ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS: dict[str, Any] = {
     "keelmq": typer.main.get_command(keelmq),
     "mqadmin": typer.main.get_command(mqadmin),
 }
 ADDRESSES = re.compile(r"\b(NAMESERVERS|CONTROLLERS|CONTAINER|[A-Z]+_ADDRESS)\b")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`((?:mqadmin|keelmq) [^`\n]* -[^`\n]*)`")
 
 
 def command_lines(text: str) -> Iterator[list[str]]:
@@ -58,8 +57,10 @@ def parse(command: Any, name: str, words: list[str], parent: Any = None) -> None
 
 def test_the_programs_take_the_commands_of_the_manual() -> None:
     seen, wrong = 0, []
-    for page in PAGES:
-        for words in command_lines(page.read_text()):
+    for page in pages():
+        text = page.read_text()
+        inline = INLINE.findall(text) if page.parent.name == "runbooks" else []
+        for words in (*command_lines(text), *map(_words, inline)):
             seen += 1
             try:
                 parse(PROGRAMS[words[0]], words[0], words[1:])

@@ -1,9 +1,7 @@
 """Public means documented: the documents are compared with the code."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,25 +13,18 @@ from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import AT_RUN_TIME
 from tests.support.controller_fakes import Bench
+from tests.support.pages import ROOT, pages
 from tests.unit.broker.app.test_broker_app import config
-
-ROOT = Path(__file__).parents[3]
-
-
-def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tools.cli_tables import commands
+from tools.config_tables import MODELS
+from tools.reference import PAGES as PAGES_WITH_TABLES
+from tools.reference import built
 
 
-def test_the_tables_of_flags_are_those_of_the_commands() -> None:
-    """Every command that --help shows has a heading, its flags, an example and its JSON in docs/cli.md."""
-    tables = tool("cli_tables")
-    text = tables.DOCUMENT.read_text()
-    assert tables.rewritten(text) == text, "run: PYTHONPATH=. .venv/bin/python tools/cli_tables.py"
-    names = [name for name, _ in tables.commands()]
+def test_every_command_is_on_the_page() -> None:
+    """Every command that --help shows has a heading, an example and its JSON in docs/cli.md."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    names = [name for name, _ in commands()]
     assert sorted(re.findall(r"^### `(.+)`$", text, re.MULTILINE)) == sorted(names)
     for name in names:
         part = re.split(r"^##", text.split(f"### `{name}`\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
@@ -41,17 +32,32 @@ def test_the_tables_of_flags_are_those_of_the_commands() -> None:
         assert "JSON: " in part or not name.startswith("mqadmin"), f"{name}: the shape of its JSON"
 
 
-def test_the_configuration_tables_are_those_of_the_models() -> None:
-    tables = tool("config_tables")
-    text = tables.DOCUMENT.read_text()
-    assert tables.rewritten(text) == text, "run: .venv/bin/python tools/config_tables.py"
+@pytest.mark.parametrize("name", sorted(PAGES_WITH_TABLES))
+def test_a_page_can_be_built(name: str) -> None:
+    """Every marker is filled, and the links of docs/reference/ lead to files that exist."""
+    text = built(name)
+    assert not set(re.findall(r"^<!-- (.+) -->$", text, re.MULTILINE)) & {*PAGES_WITH_TABLES[name]()}
+    assert len(text) > len((ROOT / "docs" / name).read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
+        if "://" not in target and target not in PAGES_WITH_TABLES:
+            assert (ROOT / "docs" / "reference").joinpath(target).resolve(strict=False).exists(), target
+
+
+def test_a_key_of_a_runbook_is_one_of_the_programs() -> None:
+    """Programs refuse an unknown key, and an operator with an alert has no time to look for the right one."""
+    known = built("configuration.md")
+    answers = {"dispatchBehindBytes", "getElections", "logDamage", "notWritable"}  # of mqadmin
+    answers.add("retryMaxTimes")  # a setting of groups
+    for page in sorted((ROOT / "docs" / "runbooks").glob("*.md")):
+        keys = set(re.findall(r"`([a-z]+[A-Z]\w+)(?:=\w+)?`", page.read_text())) - answers
+        assert {key for key in keys if f"`{key}`" not in known} == set(), page.name
 
 
 def test_every_setting_has_an_effect_or_says_that_it_has_none() -> None:
     packages = [ROOT / name for name in ("broker", "keelmq", "namesrv")]
     code = "".join(path.read_text() for package in packages for path in sorted(package.rglob("*.py")))
     read = set(re.findall(r"\.(\w+)\b", code))
-    for model in tool("config_tables").MODELS:
+    for model in MODELS:
         for name, info in model.model_fields.items():
             is_read = name in read or f'"{info.alias or name}"' in code
             assert is_read or (info.description or "").startswith(("without effect", "only ")), name
@@ -154,7 +160,7 @@ def test_every_mended_fault_of_the_track_record_has_a_test() -> None:
     assert [row for row, dates in found if dates is None or dates[1] > dates[2]] == []
 
 
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = pages()
 OURS = r"(?:keelmq|namesrv|broker|cli|analytics|pytest_keelmq|tests|tools|deploy)"
 
 
@@ -218,7 +224,7 @@ def test_the_links_between_the_pages_lead_somewhere() -> None:
 
 def test_a_key_is_never_made_where_others_can_read_it() -> None:
     """By a command that a page or an error gives to an operator."""
-    told = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    told = pages()
     told += [path for package in ("namesrv", "broker", "cli") for path in (ROOT / package).rglob("*.py")]
     lines = [line for path in told for line in path.read_text().splitlines() if "head -c 32" in line]
     assert len(lines) > 4

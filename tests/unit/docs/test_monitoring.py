@@ -1,12 +1,10 @@
 """Alerts, runbooks and dashboards: each alert fires and resolves, and every metric that is named exists."""
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +12,8 @@ import yaml
 
 from keelmq.remoting.servers.metrics import documented
 from tests.support.prometheus import QUICK_FOR, QUICK_RANGE, quickened
+from tools import monitoring
+from tools.metrics_tables import TABLES
 
 ROOT = Path(__file__).parents[3]
 SECTIONS = ("## What it means", "## How to confirm", "## What to do", "## When it resolves")
@@ -122,16 +122,7 @@ FIRST_EVENTS = {
 }
 
 
-def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-MONITORING = tool("monitoring")
-RULES: list[dict[str, Any]] = MONITORING.rules()
+RULES = monitoring.rules()
 
 
 def dashboard_queries() -> dict[str, list[str]]:
@@ -151,12 +142,12 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_files_are_made_from_their_sources() -> None:
-    for path, text in MONITORING.files().items():
+    for path, text in monitoring.files().items():
         assert path.read_text() == text, f"{path}: run .venv/bin/python tools/monitoring.py"
 
 
 def test_no_expression_names_a_metric_that_no_program_exports() -> None:
-    known = documented(tool("metrics_tables").TABLES).keys()
+    known = documented(TABLES).keys()
     expressions = {rule["alert"]: [rule["expr"]] for rule in RULES} | dashboard_queries()
     assert len(expressions) >= len(RULES) + 5
     for where, queries in expressions.items():
@@ -172,14 +163,14 @@ def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
         page = pages[rule["alert"]]
         assert all(section in page for section in SECTIONS), rule["alert"]
         assert f"\n    {rule['expr']}\n" in page, rule["alert"]
-        page_url = f"{MONITORING.default_base()}/docs/runbooks/{rule['alert']}.md"
+        page_url = f"{monitoring.default_base()}/docs/runbooks/{rule['alert']}.md"
         assert rule["annotations"]["runbook_url"] == page_url
         assert f"({rule['alert']}.md)" in index
 
 
 def test_every_runbook_url_leads_to_a_page_and_its_anchor() -> None:
     """Alertmanager's templates and Grafana show runbook_url, and want a whole URL."""
-    base = MONITORING.default_base()
+    base = monitoring.default_base()
     for rule in RULES:
         url = rule["annotations"]["runbook_url"]
         assert url.startswith(f"{base}/") and base.startswith("https://"), url
@@ -190,8 +181,8 @@ def test_every_runbook_url_leads_to_a_page_and_its_anchor() -> None:
 
 
 def test_the_beginning_of_the_urls_is_a_setting() -> None:
-    moved = MONITORING.with_base(
-        MONITORING.RULES.read_text(), "https://git.example.com/team/keelmq/-/blob/main/"
+    moved = monitoring.with_base(
+        monitoring.RULES.read_text(), "https://git.example.com/team/keelmq/-/blob/main/"
     )
     urls = [
         rule["annotations"]["runbook_url"]
@@ -202,15 +193,15 @@ def test_the_beginning_of_the_urls_is_a_setting() -> None:
     assert all(
         each.startswith("https://git.example.com/team/keelmq/-/blob/main/docs/runbooks/K") for each in urls
     )
-    assert MONITORING.with_base(moved, MONITORING.default_base()) == MONITORING.RULES.read_text()
+    assert monitoring.with_base(moved, monitoring.default_base()) == monitoring.RULES.read_text()
     for wrong in ("", "docs", "ftp://x", "https://a b", "https://a'b"):
         with pytest.raises(ValueError, match="is no URL"):
-            MONITORING.with_base(moved, wrong)
+            monitoring.with_base(moved, wrong)
 
 
 @needs_promtool
 def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
-    done = promtool("check", "rules", str(MONITORING.RULES))
+    done = promtool("check", "rules", str(monitoring.RULES))
     assert done.returncode == 0, done.stdout + done.stderr
     queries = [query for found in dashboard_queries().values() for query in found]
     records = [
