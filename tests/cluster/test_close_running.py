@@ -15,8 +15,8 @@ from keelmq import Message, Producer, SendError
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import connect_with
 from keelmq.runtime.tls.contexts import ClientTls
-from tests.cluster.test_security_doc import PAGE
 from tests.support.harness import SAFE, Harness
+from tests.support.pages import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -25,7 +25,12 @@ SETTING = re.compile(r"^ +([\w.]+)=(\S*)$", re.MULTILINE)
 
 def rounds() -> tuple[dict[str, str], dict[str, str], list[str]]:
     """The settings of round 1: for all, and for brokers too; and those that round 2 takes back."""
-    section = PAGE.read_text().partition("## From open to closed without downtime")[2].partition("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "security.md")
+        .read_text()
+        .partition("## From open to closed without downtime")[2]
+        .partition("\n## ")[0]
+    )
     first, second = section.split("2. Remove ")
     of_all, of_brokers = re.findall(r"```properties\n(.*?)```", first, re.DOTALL)
     return (

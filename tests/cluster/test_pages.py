@@ -1,0 +1,145 @@
+"""The blocks of commands of the pages, in their order, as a reader pastes them into one shell.
+
+The shell is in a network namespace, which is the host 10.0.0.1 of the pages; each other host is a namespace on the
+same bridge. So ports and addresses are those of the page, on any machine. Directories such as /var/lib/keelmq are
+below the test's own.
+tests/cluster/test_readme.py does the same for README.md, in a fresh clone.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, Block, blocks, pages
+
+DIRECTORIES = re.compile(r"(?<![\w.~/])/(etc/keelmq|var/lib/keelmq|data|backups|tmp/keelmq)\b")
+NAMESPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+if os.geteuid() != 0:
+    NAMESPACE.append("--map-root-user")
+SHELL = Path(__file__).with_name("pages.sh")
+TIMEOUT_S = 400
+
+
+@dataclass(frozen=True)
+class Case:
+    """Pages that one cluster is enough for. `before`: what the reader has done before a block with this text.
+    `prints`: what is on the standard output of the commands."""
+
+    names: tuple[str, ...]
+    set_up: str = ""
+    before: dict[str, str] = field(default_factory=dict)
+    prints: tuple[str, ...] = ()
+
+    def script(self) -> str:
+        parts = [self.set_up]
+        for name in self.names:
+            for block in to_run(name):
+                script = block.script()
+                parts += [text for part, text in self.before.items() if part in script]
+                parts += [f"echo '-- {block.page}:{block.line}'", script]
+        return "\n".join([SHELL.read_text(encoding="utf-8"), *parts])
+
+
+CASES = {
+    "group": Case(
+        (
+            "docs/status.md",
+            "docs/store.md",
+            "docs/replication.md",
+            "docs/durability.md",
+            "docs/http.md",
+            "docs/console.md",
+            "docs/backup.md",
+            "docs/controller-log.md",
+        ),
+        "hosts 10.0.0.2 10.0.0.3 10.0.0.4\na_group\na_container",
+        {
+            "2026-01-31.backup -c n0.conf": "cp controllers-$(date +%F).backup controllers-2026-01-31.backup\n"
+            "stop 1 2 3\nmv /var/lib/keelmq/controller-0 .",
+            "--from-dir": "stop 5",
+            "restore store": "mv /var/lib/keelmq/b2 .",
+            "cat > n3.conf": "controllers_again",
+            "transferLeader": "HOST=10.0.0.1",
+        },
+        ("nothing is wrong", "electMaster", "3 replicas are equal"),
+    ),
+    "container": Case(
+        ("docs/container.md",),
+        "hosts\na_checkout",
+        {
+            "container plan": "stop 2\ncp deploy/container/1-node/broker-c.conf /etc/keelmq\na_container",
+        },
+        ("broker-c",),
+    ),
+    "security": Case(
+        ("docs/security.md",),
+        prints=("b'signed'\n", " 0 failed, 0 warnings", "10.0.0.0/8,192.168.1.7", "BODY: hello", "broker-a"),
+    ),
+    "kubernetes": Case(("docs/kubernetes.md",), "a_checkout", {"kind create": "rm deploy/k8s/base/raft.key"}),
+    "analytics": Case(
+        ("docs/analytics.md",),
+        "a_checkout\n"
+        "keelmq analytics generate --groups 2 --hours 1 --incidents lag --output /data/telemetry-of-all-nodes",
+        prints=("pages of 2 groups",),
+    ),
+    "configuration": Case(("docs/configuration.md",), prints=("made certificates/n2.crt",)),
+}
+
+
+def to_run(name: str) -> list[Block]:
+    """The blocks of commands of a page that have no mark, and the files whose name is their first line."""
+    return [each for each in blocks(ROOT / name) if (each.is_commands or each.file) and each.mark is None]
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(TIMEOUT_S + 20)
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("ip", "nsenter", "unshare")))
+    or subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0,
+    reason="no network namespaces here",
+)
+@pytest.mark.parametrize("name", CASES)
+def test_the_commands_of(name: str, tmp_path: Path) -> None:
+    for directory in ("logs", "work", "home"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "script").write_text(
+        DIRECTORIES.sub(rf"{tmp_path}/\1", CASES[name].script()), encoding="utf-8"
+    )
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path / "home"),
+        "CHECKOUT": str(ROOT),
+        "LOGS": str(tmp_path / "logs"),
+        "PYTHONHASHSEED": "0",
+    }
+    done = subprocess.run(
+        [*NAMESPACE, "sh", str(tmp_path / "script")],
+        cwd=tmp_path / "work",
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    told = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0 and "Traceback" not in done.stderr, told
+    assert [text for text in CASES[name].prints if text not in done.stdout] == [], told
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    run = {"README.md", *(name for case in CASES.values() for name in case.names)}
+    wrong = []
+    for page in pages():
+        for block in blocks(page):
+            if not block.is_commands or page.parent.name == "runbooks":
+                continue  # test_command_lines parses those of runbooks: the addresses are the reader's
+            if block.mark is None and block.page not in run:
+                wrong.append(f"{block.page}:{block.line}: neither run nor marked")
+            if block.mark and block.mark[0] == "run by" and not (ROOT / block.mark[1]).exists():
+                wrong.append(f"{block.page}:{block.line}: no {block.mark[1]}")
+    assert wrong == []
