@@ -112,7 +112,9 @@ controllers_again() {
   rm -r /var/lib/keelmq/controller-0
   mv controller-0 /var/lib/keelmq
   for n in 0 1 2; do HOST=10.0.0.$((n + 1)); start mqnamesrv -c n$n.conf; done
-  HOST=10.0.0.4
+  # Broker 1 is the master of this page; broker 2 has its directory backed up.
+  until mqadmin electMaster -a '10.0.0.1:9878;10.0.0.2:9878' -bn broker-a -c DefaultCluster -b 1; do sleep 0.2; done
+  HOST=10.0.0.4  # of the controller that the next page adds
 }
 # A cluster that takes every change: what is applied is rendered, and what a command names must be in there. A pod
 # can run a command once its roll-out was waited for.

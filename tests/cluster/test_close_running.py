@@ -25,12 +25,8 @@ SETTING = re.compile(r"^ +([\w.]+)=(\S*)$", re.MULTILINE)
 
 def rounds() -> tuple[dict[str, str], dict[str, str], list[str]]:
     """The settings of round 1: for all, and for brokers too; and those that round 2 takes back."""
-    section = (
-        (ROOT / "docs" / "security.md")
-        .read_text()
-        .partition("## From open to closed without downtime")[2]
-        .partition("\n## ")[0]
-    )
+    text = (ROOT / "docs" / "security.md").read_text()
+    section = text.partition("## From open to closed without downtime")[2].partition("\n## ")[0]
     first, second = section.split("2. Remove ")
     of_all, of_brokers = re.findall(r"```properties\n(.*?)```", first, re.DOTALL)
     return (

@@ -1,8 +1,8 @@
 """The blocks of commands of the pages, in their order, as a reader pastes them into one shell.
 
-The shell is in a network namespace, which is the host 10.0.0.1 of the pages; each other host is a namespace on the
-same bridge. So ports and addresses are those of the page, on any machine. Directories such as /var/lib/keelmq are
-below the test's own.
+The shell is in a network namespace, which is the host 10.0.0.1 of the pages; each other host is a namespace
+on the same bridge. So ports and addresses are those of the page, on any machine. Directories such as
+/var/lib/keelmq are below the test's own.
 tests/cluster/test_readme.py does the same for README.md, in a fresh clone.
 """
 
@@ -58,13 +58,13 @@ CASES = {
             "docs/backup.md",
             "docs/controller-log.md",
         ),
-        "hosts 10.0.0.2 10.0.0.3 10.0.0.4\na_group\na_container",
+        "a_group\na_container",
         {
-            "2026-01-31.backup -c n0.conf": "cp controllers-$(date +%F).backup controllers-2026-01-31.backup\n"
+            "2026-01-31.backup -c n0.conf": "cp controllers-2*.backup controllers-2026-01-31.backup\n"
             "stop 1 2 3\nmv /var/lib/keelmq/controller-0 .",
-            "--from-dir": "stop 5",
+            "--from-dir": "controllers_again\nstop 5",
             "restore store": "mv /var/lib/keelmq/b2 .",
-            "cat > n3.conf": "controllers_again",
+            "--users": "echo '{}' > /var/lib/keelmq/b1/config/users.json",
             "transferLeader": "HOST=10.0.0.1",
         },
         ("nothing is wrong", "electMaster", "3 replicas are equal"),
@@ -84,8 +84,8 @@ CASES = {
     "kubernetes": Case(("docs/kubernetes.md",), "a_checkout", {"kind create": "rm deploy/k8s/base/raft.key"}),
     "analytics": Case(
         ("docs/analytics.md",),
-        "a_checkout\n"
-        "keelmq analytics generate --groups 2 --hours 1 --incidents lag --output /data/telemetry-of-all-nodes",
+        "a_checkout\nof=/data/telemetry-of-all-nodes\n"
+        "keelmq analytics generate --groups 2 --hours 1 --incidents lag --output $of",
         prints=("pages of 2 groups",),
     ),
     "configuration": Case(("docs/configuration.md",), prints=("made certificates/n2.crt",)),

@@ -1,8 +1,8 @@
 """The committed pages, and the fenced blocks of commands on them.
 
-A block is run by a test, or the line above its fence says why not: `<!-- not run: REASON -->`. If another test than
-tests/cluster/test_pages.py runs it, that line is `<!-- run by tests/... -->`. A comment below the title of a page
-counts for all its blocks.
+A block is run by a test, or the line above its fence says why not: `<!-- not run: REASON -->`. If another
+test than tests/cluster/test_pages.py runs it, that line is `<!-- run by tests/... -->`. A comment below the
+title of a page counts for all its blocks.
 """
 
 import re
@@ -45,8 +45,8 @@ class Block:
         return named[1] if named and self.language in ("python", "properties") else None
 
     def script(self) -> str:
-        """Returns the commands for a shell with the functions of tests/cluster/pages.sh: `&` at the end of a line
-        becomes start, --watch becomes watched, and a comment `# refused: TEXT` becomes refused."""
+        """Returns the commands for a shell with the functions of tests/cluster/pages.sh: `&` at the end of a
+        line becomes start, --watch becomes watched, and a comment `# refused: TEXT` becomes refused."""
         if self.file:
             return f"cat > {self.file} <<'END OF FILE'\n{self.text}END OF FILE\n"
         lines = re.sub(r"\\\n\s*", "", self.text).splitlines()

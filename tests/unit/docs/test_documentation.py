@@ -165,20 +165,13 @@ OURS = r"(?:keelmq|namesrv|broker|cli|analytics|pytest_keelmq|tests|tools|deploy
 
 
 def test_the_paths_that_the_pages_name_exist() -> None:
-    """`broker/ha/service.py`, `broker/pop/`. In the table of old paths those of the last column, and the
-    modules that moved into them under their names."""
-    wrong = []
-    for page in PAGES:
-        text, _, old = page.read_text().partition("\n## Old paths\n")
-        found = re.findall(rf"`({OURS}/[\w./-]+)`", text)
-        found += [path for line in old.splitlines() for path in re.findall(r"\| `([^`]+)` \|$", line)]
-        for names, folder in re.findall(
-            r"^\| `[^`]+/`: ((?:`\w+`(?:, )?)+) \| `([^`]+/)` \|$", old, re.MULTILINE
-        ):
-            found += [folder + name for name in re.findall(r"\w+", names)]
-        if old:
-            assert len(found) > 100
-        wrong += [f"{page.name}: {path}" for path in found if not _exists(path)]
+    """`broker/ha/service.py`, `broker/pop/`."""
+    wrong = [
+        f"{page.name}: {path}"
+        for page in PAGES
+        for path in re.findall(rf"`({OURS}/[\w./-]+)`", page.read_text())
+        if not _exists(path)
+    ]
     assert wrong == []
 
 
