@@ -64,7 +64,7 @@ CASES = {
             "stop 1 2 3\nmv /var/lib/keelmq/controller-0 .",
             "--from-dir": "controllers_again\nstop 5",
             "restore store": "mv /var/lib/keelmq/b2 .",
-            "--users": "echo '{}' > /var/lib/keelmq/b1/config/users.json",
+            "--users": "echo '{\"users\": []}' > /var/lib/keelmq/b1/config/users.json",
             "transferLeader": "HOST=10.0.0.1",
         },
         ("nothing is wrong", "electMaster", "3 replicas are equal"),
