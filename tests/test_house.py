@@ -418,7 +418,6 @@ KNOWN_PRIVATE: set[str] = {
     "unit/broker/admin/test_broker_http.py _is_full",
     "unit/broker/admin/test_broker_http.py _usage",
     "unit/broker/app/test_stop_steps.py _server",
-    "unit/broker/handlers/test_send_batched.py _queued",
     "unit/keelmq/client/consumer/test_group_member.py _heartbeat",
     "unit/keelmq/client/consumer/test_group_member.py _rebalance",
     "unit/keelmq/client/consumer/test_group_member.py _wanted",
