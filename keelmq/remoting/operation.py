@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol
 
 import msgspec
 import pydantic.main
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
+from typing_extensions import TypeVar
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.turn_requests import Frames, ReadRequests, TurnRequests
@@ -81,8 +82,8 @@ class Empty(Wire):
     """A header without fields."""
 
 
-Req = TypeVar("Req", bound=Wire)
-Resp = TypeVar("Resp", bound=Wire)
+Req = TypeVar("Req", bound=Wire, default=Empty)
+Resp = TypeVar("Resp", bound=Wire, default=Empty)
 
 
 class Operation(msgspec.Struct, Generic[Req, Resp], frozen=True):
@@ -91,8 +92,8 @@ class Operation(msgspec.Struct, Generic[Req, Resp], frozen=True):
 
     code: int
     name: str
-    request: type[Req]
-    response: type[Resp]
+    request: type[Req] = Empty  # type: ignore[assignment]
+    response: type[Resp] = Empty  # type: ignore[assignment]
     request_body: Any = None
     response_body: Any = None
     oneway: bool = False

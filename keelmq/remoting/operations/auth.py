@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 
 
 class UserRequest(Wire):
@@ -108,40 +108,29 @@ class UserRows(Wire):
 
 
 AUTH_CREATE_USER = Operation(
-    RequestCode.AUTH_CREATE_USER, "authCreateUser", UserRequest, Empty, request_body=UserInfo
+    RequestCode.AUTH_CREATE_USER, "authCreateUser", UserRequest, request_body=UserInfo
 )
 AUTH_UPDATE_USER = Operation(
-    RequestCode.AUTH_UPDATE_USER, "authUpdateUser", UserRequest, Empty, request_body=UserInfo
+    RequestCode.AUTH_UPDATE_USER, "authUpdateUser", UserRequest, request_body=UserInfo
 )
-AUTH_DELETE_USER = Operation(RequestCode.AUTH_DELETE_USER, "authDeleteUser", UserRequest, Empty)
-EXPLAIN_DELETE_USER = Operation(
-    RequestCode.KEELMQ_EXPLAIN_DELETE_USER, "explainDeleteUser", UserRequest, Empty
-)
-AUTH_GET_USER = Operation(
-    RequestCode.AUTH_GET_USER, "authGetUser", UserRequest, Empty, response_body=UserInfo
-)
+AUTH_DELETE_USER = Operation(RequestCode.AUTH_DELETE_USER, "authDeleteUser", UserRequest)
+EXPLAIN_DELETE_USER = Operation(RequestCode.KEELMQ_EXPLAIN_DELETE_USER, "explainDeleteUser", UserRequest)
+AUTH_GET_USER = Operation(RequestCode.AUTH_GET_USER, "authGetUser", UserRequest, response_body=UserInfo)
 AUTH_LIST_USER = Operation(
-    RequestCode.AUTH_LIST_USER, "authListUser", ListUsersRequest, Empty, response_body=list[UserInfo]
+    RequestCode.AUTH_LIST_USER, "authListUser", ListUsersRequest, response_body=list[UserInfo]
 )
-AUTH_CREATE_ACL = Operation(
-    RequestCode.AUTH_CREATE_ACL, "authCreateAcl", AclRequest, Empty, request_body=AclInfo
-)
-AUTH_UPDATE_ACL = Operation(
-    RequestCode.AUTH_UPDATE_ACL, "authUpdateAcl", AclRequest, Empty, request_body=AclInfo
-)
-AUTH_DELETE_ACL = Operation(RequestCode.AUTH_DELETE_ACL, "authDeleteAcl", DeleteAclRequest, Empty)
-EXPLAIN_DELETE_ACL = Operation(
-    RequestCode.KEELMQ_EXPLAIN_DELETE_ACL, "explainDeleteAcl", DeleteAclRequest, Empty
-)
-AUTH_GET_ACL = Operation(RequestCode.AUTH_GET_ACL, "authGetAcl", AclRequest, Empty, response_body=AclInfo)
+AUTH_CREATE_ACL = Operation(RequestCode.AUTH_CREATE_ACL, "authCreateAcl", AclRequest, request_body=AclInfo)
+AUTH_UPDATE_ACL = Operation(RequestCode.AUTH_UPDATE_ACL, "authUpdateAcl", AclRequest, request_body=AclInfo)
+AUTH_DELETE_ACL = Operation(RequestCode.AUTH_DELETE_ACL, "authDeleteAcl", DeleteAclRequest)
+EXPLAIN_DELETE_ACL = Operation(RequestCode.KEELMQ_EXPLAIN_DELETE_ACL, "explainDeleteAcl", DeleteAclRequest)
+AUTH_GET_ACL = Operation(RequestCode.AUTH_GET_ACL, "authGetAcl", AclRequest, response_body=AclInfo)
 AUTH_LIST_ACL = Operation(
-    RequestCode.AUTH_LIST_ACL, "authListAcl", ListAclsRequest, Empty, response_body=list[AclInfo]
+    RequestCode.AUTH_LIST_ACL, "authListAcl", ListAclsRequest, response_body=list[AclInfo]
 )
 SYNC_USERS = Operation(
     RequestCode.KEELMQ_SYNC_USERS,
     "syncUsers",
     SyncUsersRequest,
-    Empty,
     request_body=UserRows,
     response_body=UserRows,
 )

@@ -6,7 +6,7 @@ broker/handlers; these models serve clients and tools.
 
 from pydantic import ConfigDict, Field
 
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.route import (
     TopicConfigSerializeWrapper,
     TopicPageRequest,
@@ -230,26 +230,20 @@ class CommitLogOffsets(Wire):
 SEND_MESSAGE_V2 = Operation(310, "sendMessage", SendMessageRequestV2, SendMessageResponse, request_body=bytes)
 PULL_MESSAGE = Operation(11, "pullMessage", PullMessageRequest, PullMessageResponse, response_body=bytes)
 QUERY_MESSAGE = Operation(12, "queryMessage", QueryMessageRequest, QueryMessageResponse, response_body=bytes)
-VIEW_MESSAGE_BY_ID = Operation(33, "viewMessageById", ViewMessageRequest, Empty, response_body=bytes)
+VIEW_MESSAGE_BY_ID = Operation(33, "viewMessageById", ViewMessageRequest, response_body=bytes)
 SEARCH_OFFSET_BY_TIMESTAMP = Operation(29, "searchOffsetByTimestamp", SearchOffsetRequest, OffsetResponse)
 GET_EARLIEST_MSG_STORETIME = Operation(32, "getEarliestMsgStoreTime", QueueRequest, TimestampResponse)
 GET_MAX_OFFSET = Operation(30, "getMaxOffset", QueueRequest, OffsetResponse)
 GET_MIN_OFFSET = Operation(31, "getMinOffset", QueueRequest, OffsetResponse)
 GET_ALL_TOPIC_CONFIG = Operation(
-    21,
-    "getAllTopicConfig",
-    TopicPageRequest,
-    TopicPageResponse,
-    response_body=TopicConfigSerializeWrapper,
+    21, "getAllTopicConfig", TopicPageRequest, TopicPageResponse, response_body=TopicConfigSerializeWrapper
 )
-GET_BROKER_CONFIG = Operation(26, "getBrokerConfig", Empty, BrokerConfigResponse, response_body=bytes)
-GET_BROKER_RUNTIME_INFO = Operation(28, "getBrokerRuntimeInfo", Empty, Empty, response_body=CommitLogOffsets)
+GET_BROKER_CONFIG = Operation(26, "getBrokerConfig", response=BrokerConfigResponse, response_body=bytes)
+GET_BROKER_RUNTIME_INFO = Operation(28, "getBrokerRuntimeInfo", response_body=CommitLogOffsets)
 GET_BROKER_EPOCH_CACHE = Operation(
-    1007, "getBrokerEpoch", BrokerNameOptionalRequest, Empty, response_body=EpochEntryCache
+    1007, "getBrokerEpoch", BrokerNameOptionalRequest, response_body=EpochEntryCache
 )
-GET_BROKER_HA_STATUS = Operation(907, "getBrokerHaStatus", Empty, Empty, response_body=HaRuntimeInfo)
-DELETE_TOPIC_IN_BROKER = Operation(215, "deleteTopicInBroker", TopicRequest, Empty)
-EXPLAIN_DELETE_TOPIC = Operation(29051, "explainDeleteTopicInBroker", TopicRequest, Empty)
-QUERY_TOPIC_CONSUME_BY_WHO = Operation(
-    300, "queryTopicConsumeByWho", TopicRequest, Empty, response_body=GroupList
-)
+GET_BROKER_HA_STATUS = Operation(907, "getBrokerHaStatus", response_body=HaRuntimeInfo)
+DELETE_TOPIC_IN_BROKER = Operation(215, "deleteTopicInBroker", TopicRequest)
+EXPLAIN_DELETE_TOPIC = Operation(29051, "explainDeleteTopicInBroker", TopicRequest)
+QUERY_TOPIC_CONSUME_BY_WHO = Operation(300, "queryTopicConsumeByWho", TopicRequest, response_body=GroupList)

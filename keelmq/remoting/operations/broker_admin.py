@@ -7,7 +7,7 @@ bytes here: see keelmq/remoting/queue_map.py.
 from pydantic import Field
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.operations.clients import GroupTopicRequest, MessageQueueBody, SubscriptionData
 from keelmq.remoting.operations.route import TopicConfig, TopicList
@@ -155,70 +155,49 @@ class ReadAheadRequest(Wire):
 
 
 UPDATE_AND_CREATE_TOPIC_LIST = Operation(
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-    "updateAndCreateTopicList",
-    Empty,
-    Empty,
-    request_body=TopicConfigs,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, "updateAndCreateTopicList", request_body=TopicConfigs
 )
 EXCHANGE_BROKER_HA_INFO = Operation(
     RequestCode.EXCHANGE_BROKER_HA_INFO, "exchangeBrokerHaInfo", ExchangeHaInfo, ExchangeHaInfo
 )
 RESET_MASTER_FLUSH_OFFSET = Operation(
-    RequestCode.RESET_MASTER_FLUSH_OFFSET, "resetMasterFlushOffset", FlushOffsetRequest, Empty
+    RequestCode.RESET_MASTER_FLUSH_OFFSET, "resetMasterFlushOffset", FlushOffsetRequest
 )
 """RocketMQ's brokers serve it; ours refuse it with an explanation (broker/admin/unsupported_requests.py)."""
 SET_COMMITLOG_READ_MODE = Operation(
-    RequestCode.SET_COMMITLOG_READ_MODE, "setCommitLogReadMode", ReadAheadRequest, Empty
+    RequestCode.SET_COMMITLOG_READ_MODE, "setCommitLogReadMode", ReadAheadRequest
 )
-UPDATE_BROKER_CONFIG = Operation(
-    RequestCode.UPDATE_BROKER_CONFIG, "updateBrokerConfig", Empty, Empty, request_body=bytes
-)
+UPDATE_BROKER_CONFIG = Operation(RequestCode.UPDATE_BROKER_CONFIG, "updateBrokerConfig", request_body=bytes)
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = Operation(
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     "updateAndCreateSubscriptionGroupList",
-    Empty,
-    Empty,
     request_body=GroupConfigs,
 )
 QUERY_CONSUME_TIME_SPAN = Operation(
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     "queryConsumeTimeSpan",
     GroupTopicRequest,
-    Empty,
     response_body=ConsumeTimeSpans,
 )
 GET_SYSTEM_TOPIC_LIST_FROM_BROKER = Operation(
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-    "getSystemTopicListFromBroker",
-    Empty,
-    Empty,
-    response_body=TopicList,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, "getSystemTopicListFromBroker", response_body=TopicList
 )
-CLEAN_EXPIRED_CONSUMEQUEUE = Operation(
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, "cleanExpiredConsumeQueue", Empty, Empty
-)
+CLEAN_EXPIRED_CONSUMEQUEUE = Operation(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, "cleanExpiredConsumeQueue")
 QUERY_CORRECTION_OFFSET = Operation(
     RequestCode.QUERY_CORRECTION_OFFSET,
     "queryCorrectionOffset",
     CorrectionOffsetRequest,
-    Empty,
     response_body=CorrectionOffsets,
 )
-CLONE_GROUP_OFFSET = Operation(RequestCode.CLONE_GROUP_OFFSET, "cloneGroupOffset", CloneOffsetRequest, Empty)
+CLONE_GROUP_OFFSET = Operation(RequestCode.CLONE_GROUP_OFFSET, "cloneGroupOffset", CloneOffsetRequest)
 VIEW_BROKER_STATS_DATA = Operation(
-    RequestCode.VIEW_BROKER_STATS_DATA,
-    "viewBrokerStatsData",
-    ViewStatsRequest,
-    Empty,
-    response_body=BrokerStatsData,
+    RequestCode.VIEW_BROKER_STATS_DATA, "viewBrokerStatsData", ViewStatsRequest, response_body=BrokerStatsData
 )
-CLEAN_UNUSED_TOPIC = Operation(RequestCode.CLEAN_UNUSED_TOPIC, "cleanUnusedTopic", Empty, Empty)
+CLEAN_UNUSED_TOPIC = Operation(RequestCode.CLEAN_UNUSED_TOPIC, "cleanUnusedTopic")
 GET_BROKER_CONSUME_STATS = Operation(
     RequestCode.GET_BROKER_CONSUME_STATS,
     "getBrokerConsumeStats",
     BrokerConsumeStatsRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )
@@ -226,9 +205,6 @@ QUERY_CONSUME_QUEUE = Operation(
     RequestCode.QUERY_CONSUME_QUEUE,
     "queryConsumeQueue",
     ConsumeQueueRequest,
-    Empty,
     response_body=ConsumeQueueEntries,
 )
-DELETE_EXPIRED_COMMITLOG = Operation(
-    RequestCode.DELETE_EXPIRED_COMMITLOG, "deleteExpiredCommitLog", Empty, Empty
-)
+DELETE_EXPIRED_COMMITLOG = Operation(RequestCode.DELETE_EXPIRED_COMMITLOG, "deleteExpiredCommitLog")

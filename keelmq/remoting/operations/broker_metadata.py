@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.broker import TopicRequest
 from keelmq.remoting.operations.route import DataVersion, TopicConfig
 
@@ -170,12 +170,12 @@ class MetadataUpdates(Wire):
 
 
 QUERY_CONSUMER_OFFSET = Operation(14, "queryConsumerOffset", ConsumerOffsetRequest, ConsumerOffsetResponse)
-UPDATE_CONSUMER_OFFSET = Operation(15, "updateConsumerOffset", UpdateConsumerOffsetRequest, Empty)
-UPDATE_AND_CREATE_TOPIC = Operation(17, "updateAndCreateTopic", CreateTopicRequest, Empty)
-GET_ALL_CONSUMER_OFFSET = Operation(43, "getAllConsumerOffset", Empty, Empty, response_body=ConsumerOffsets)
-GET_ALL_DELAY_OFFSET = Operation(45, "getAllDelayOffset", Empty, Empty, response_body=DelayOffsets)
+UPDATE_CONSUMER_OFFSET = Operation(15, "updateConsumerOffset", UpdateConsumerOffsetRequest)
+UPDATE_AND_CREATE_TOPIC = Operation(17, "updateAndCreateTopic", CreateTopicRequest)
+GET_ALL_CONSUMER_OFFSET = Operation(43, "getAllConsumerOffset", response_body=ConsumerOffsets)
+GET_ALL_DELAY_OFFSET = Operation(45, "getAllDelayOffset", response_body=DelayOffsets)
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = Operation(
-    200, "updateAndCreateSubscriptionGroup", Empty, Empty, request_body=SubscriptionGroupConfig
+    200, "updateAndCreateSubscriptionGroup", request_body=SubscriptionGroupConfig
 )
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG = Operation(
     201,
@@ -184,11 +184,11 @@ GET_ALL_SUBSCRIPTIONGROUP_CONFIG = Operation(
     GroupPageResponse,
     response_body=SubscriptionGroups,
 )
-DELETE_SUBSCRIPTIONGROUP = Operation(207, "deleteSubscriptionGroup", DeleteGroupRequest, Empty)
-EXPLAIN_DELETE_GROUP = Operation(29052, "explainDeleteSubscriptionGroup", DeleteGroupRequest, Empty)
-GET_TOPIC_CONFIG = Operation(351, "getTopicConfig", TopicRequest, Empty, response_body=TopicConfig)
+DELETE_SUBSCRIPTIONGROUP = Operation(207, "deleteSubscriptionGroup", DeleteGroupRequest)
+EXPLAIN_DELETE_GROUP = Operation(29052, "explainDeleteSubscriptionGroup", DeleteGroupRequest)
+GET_TOPIC_CONFIG = Operation(351, "getTopicConfig", TopicRequest, response_body=TopicConfig)
 GET_SUBSCRIPTIONGROUP_CONFIG = Operation(
-    352, "getSubscriptionGroupConfig", GroupRequest, Empty, response_body=SubscriptionGroupConfig
+    352, "getSubscriptionGroupConfig", GroupRequest, response_body=SubscriptionGroupConfig
 )
 PULL_METADATA = Operation(
     RequestCode.KEELMQ_PULL_METADATA,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.broker import TopicRequest
 from keelmq.remoting.operations.broker_metadata import GroupRequest
 
@@ -256,61 +256,42 @@ class CheckClientBody(Wire):
 
 
 HEART_BEAT = Operation(
-    RequestCode.HEART_BEAT, "heartBeat", Empty, HeartbeatResponse, request_body=HeartbeatData
+    RequestCode.HEART_BEAT, "heartBeat", response=HeartbeatResponse, request_body=HeartbeatData
 )
-UNREGISTER_CLIENT = Operation(
-    RequestCode.UNREGISTER_CLIENT, "unregisterClient", UnregisterClientRequest, Empty
-)
+UNREGISTER_CLIENT = Operation(RequestCode.UNREGISTER_CLIENT, "unregisterClient", UnregisterClientRequest)
 GET_CONSUMER_LIST_BY_GROUP = Operation(
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     "getConsumerListByGroup",
     ConsumerGroupRequest,
-    Empty,
     response_body=ConsumerIdList,
 )
 NOTIFY_CONSUMER_IDS_CHANGED = Operation(
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-    "notifyConsumerIdsChanged",
-    ConsumerGroupRequest,
-    Empty,
-    oneway=True,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, "notifyConsumerIdsChanged", ConsumerGroupRequest, oneway=True
 )
 LOCK_BATCH_MQ = Operation(
-    RequestCode.LOCK_BATCH_MQ,
-    "lockBatchMQ",
-    Empty,
-    Empty,
-    request_body=LockBatchBody,
-    response_body=LockedQueues,
+    RequestCode.LOCK_BATCH_MQ, "lockBatchMQ", request_body=LockBatchBody, response_body=LockedQueues
 )
-UNLOCK_BATCH_MQ = Operation(
-    RequestCode.UNLOCK_BATCH_MQ, "unlockBatchMQ", Empty, Empty, request_body=LockBatchBody
-)
+UNLOCK_BATCH_MQ = Operation(RequestCode.UNLOCK_BATCH_MQ, "unlockBatchMQ", request_body=LockBatchBody)
 GET_CONSUMER_CONNECTION_LIST = Operation(
     RequestCode.GET_CONSUMER_CONNECTION_LIST,
     "getConsumerConnectionList",
     ConsumerGroupRequest,
-    Empty,
     response_body=ConsumerConnectionBody,
 )
 GET_PRODUCER_CONNECTION_LIST = Operation(
     RequestCode.GET_PRODUCER_CONNECTION_LIST,
     "getProducerConnectionList",
     ProducerGroupRequest,
-    Empty,
     response_body=ProducerConnectionBody,
 )
-CONSUMER_SEND_MSG_BACK = Operation(
-    RequestCode.CONSUMER_SEND_MSG_BACK, "consumerSendMsgBack", SendBackRequest, Empty
-)
+CONSUMER_SEND_MSG_BACK = Operation(RequestCode.CONSUMER_SEND_MSG_BACK, "consumerSendMsgBack", SendBackRequest)
 CHECK_CLIENT_CONFIG = Operation(
-    RequestCode.CHECK_CLIENT_CONFIG, "checkClientConfig", Empty, Empty, request_body=CheckClientBody
+    RequestCode.CHECK_CLIENT_CONFIG, "checkClientConfig", request_body=CheckClientBody
 )
 INVOKE_BROKER_TO_RESET_OFFSET = Operation(
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     "resetOffset",
     ResetOffsetRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )
@@ -318,39 +299,31 @@ EXPLAIN_RESET_OFFSET = Operation(
     RequestCode.KEELMQ_EXPLAIN_RESET_OFFSET,
     "explainResetOffset",
     ResetOffsetRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )
 GET_ALL_PRODUCER_INFO = Operation(
-    RequestCode.GET_ALL_PRODUCER_INFO, "getAllProducerInfo", Empty, Empty, response_body=dict[str, Any]
+    RequestCode.GET_ALL_PRODUCER_INFO, "getAllProducerInfo", response_body=dict[str, Any]
 )
 QUERY_TOPICS_BY_CONSUMER = Operation(
-    RequestCode.QUERY_TOPICS_BY_CONSUMER,
-    "queryTopicsByConsumer",
-    GroupRequest,
-    Empty,
-    response_body=TopicNames,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER, "queryTopicsByConsumer", GroupRequest, response_body=TopicNames
 )
 QUERY_SUBSCRIPTION_BY_CONSUMER = Operation(
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
     "querySubscriptionByConsumer",
     GroupTopicRequest,
-    Empty,
     response_body=dict[str, Any],
 )
 UPDATE_AND_GET_GROUP_FORBIDDEN = Operation(
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
     "updateAndGetGroupForbidden",
     GroupForbiddenRequest,
-    Empty,
     response_body=GroupForbidden,
 )
 GET_CONSUMER_RUNNING_INFO = Operation(
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     "getConsumerRunningInfo",
     ConsumerCallRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )
@@ -358,7 +331,6 @@ CONSUME_MESSAGE_DIRECTLY = Operation(
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
     "consumeMessageDirectly",
     ConsumerCallRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )
@@ -366,7 +338,6 @@ INVOKE_BROKER_TO_GET_CONSUMER_STATUS = Operation(
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     "invokeBrokerToGetConsumerStatus",
     ConsumerStatusRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )
@@ -374,14 +345,12 @@ GET_CONSUMER_STATUS_FROM_CLIENT = Operation(
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
     "getConsumerStatusFromClient",
     ConsumerStatusRequest,
-    Empty,
     response_body=bytes,
 )
 GET_TOPIC_STATS_INFO = Operation(
     RequestCode.GET_TOPIC_STATS_INFO,
     "getTopicStatsInfo",
     TopicRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )
@@ -389,7 +358,6 @@ GET_CONSUME_STATS = Operation(
     RequestCode.GET_CONSUME_STATS,
     "getConsumeStats",
     ConsumeStatsRequest,
-    Empty,
     response_body=bytes,
     body_is_json=True,
 )

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 
 
 class BrokerState(StrEnum):
@@ -124,25 +124,19 @@ class ContainerPlan(Wire):
     brokers: list[PlannedBroker] = Field(default_factory=list)
 
 
-ADD_BROKER = Operation(RequestCode.ADD_BROKER, "addBroker", AddBrokerRequest, Empty)
-REMOVE_BROKER = Operation(RequestCode.REMOVE_BROKER, "removeBroker", RemoveBrokerRequest, Empty)
+ADD_BROKER = Operation(RequestCode.ADD_BROKER, "addBroker", AddBrokerRequest)
+REMOVE_BROKER = Operation(RequestCode.REMOVE_BROKER, "removeBroker", RemoveBrokerRequest)
 EXPLAIN_REMOVE_BROKER = Operation(
     RequestCode.KEELMQ_EXPLAIN_REMOVE_BROKER,
     "explainRemoveBroker",
     RemoveBrokerRequest,
-    Empty,
     response_body=InnerBroker,
 )
 CONTAINER_STATUS = Operation(
-    RequestCode.KEELMQ_CONTAINER_STATUS, "containerStatus", Empty, Empty, response_body=ContainerStatus
+    RequestCode.KEELMQ_CONTAINER_STATUS, "containerStatus", response_body=ContainerStatus
 )
 CONTAINER_PLAN = Operation(
-    RequestCode.KEELMQ_CONTAINER_PLAN,
-    "containerPlan",
-    Empty,
-    Empty,
-    request_body=PlanRequest,
-    response_body=ContainerPlan,
+    RequestCode.KEELMQ_CONTAINER_PLAN, "containerPlan", request_body=PlanRequest, response_body=ContainerPlan
 )
-MOVE_BROKER = Operation(RequestCode.KEELMQ_MOVE_BROKER, "moveBroker", MoveBrokerRequest, Empty)
-RESTART_WORKER = Operation(RequestCode.KEELMQ_RESTART_WORKER, "restartWorker", RestartWorkerRequest, Empty)
+MOVE_BROKER = Operation(RequestCode.KEELMQ_MOVE_BROKER, "moveBroker", MoveBrokerRequest)
+RESTART_WORKER = Operation(RequestCode.KEELMQ_RESTART_WORKER, "restartWorker", RestartWorkerRequest)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 
 
 class SyncStateSet(Wire):
@@ -357,35 +357,28 @@ REGISTER_BROKER_TO_CONTROLLER = Operation(
 GET_REPLICA_INFO = Operation(
     1004, "getReplicaInfo", ReplicaInfoRequest, MasterInfo, response_body=SyncStateSet
 )
-GET_METADATA_INFO = Operation(1005, "getControllerMetaData", Empty, ControllerMetadata)
+GET_METADATA_INFO = Operation(1005, "getControllerMetaData", response=ControllerMetadata)
 GET_SYNC_STATE_DATA = Operation(
-    1006, "getSyncStateSet", Empty, Empty, request_body=list[str], response_body=BrokerReplicasInfo
+    1006, "getSyncStateSet", request_body=list[str], response_body=BrokerReplicasInfo
 )
 NOTIFY_BROKER_ROLE_CHANGED = Operation(
-    1008,
-    "notifyBrokerRoleChanged",
-    NotifyBrokerRoleChangedRequest,
-    Empty,
-    request_body=SyncStateSet,
-    oneway=True,
+    1008, "notifyBrokerRoleChanged", NotifyBrokerRoleChangedRequest, request_body=SyncStateSet, oneway=True
 )
-HAND_OVER = Operation(29005, "handOver", HandOverRequest, Empty, oneway=True)
-UPDATE_CONTROLLER_CONFIG = Operation(
-    1009, "updateControllerConfig", UpdateConfigRequest, Empty, request_body=bytes
-)
-GET_CONTROLLER_CONFIG = Operation(1010, "getControllerConfig", Empty, Empty, response_body=bytes)
-CLEAN_BROKER_DATA = Operation(1011, "cleanBrokerData", CleanBrokerDataRequest, Empty)
+HAND_OVER = Operation(29005, "handOver", HandOverRequest, oneway=True)
+UPDATE_CONTROLLER_CONFIG = Operation(1009, "updateControllerConfig", UpdateConfigRequest, request_body=bytes)
+GET_CONTROLLER_CONFIG = Operation(1010, "getControllerConfig", response_body=bytes)
+CLEAN_BROKER_DATA = Operation(1011, "cleanBrokerData", CleanBrokerDataRequest)
 GET_NEXT_BROKER_ID = Operation(1012, "getNextBrokerId", BrokerSetRequest, GetNextBrokerIdResponse)
 APPLY_BROKER_ID = Operation(1013, "applyBrokerId", ApplyBrokerIdRequest, ApplyBrokerIdResponse)
 EXPLAIN_ELECTION = Operation(
     29011, "explainElection", ElectMasterRequest, MasterInfo, response_body=ElectMasterResponseBody
 )
-GET_ELECTIONS = Operation(29012, "getElections", ElectionsRequest, Empty, response_body=Elections)
+GET_ELECTIONS = Operation(29012, "getElections", ElectionsRequest, response_body=Elections)
 EXPLAIN_CLEAN_BROKER_DATA = Operation(
-    29015, "explainCleanBrokerData", CleanBrokerDataRequest, Empty, response_body=CleanExplanation
+    29015, "explainCleanBrokerData", CleanBrokerDataRequest, response_body=CleanExplanation
 )
-EXPORT_STATE = Operation(29013, "exportState", Empty, Empty, response_body=dict[str, Any])
-IMPORT_STATE = Operation(29014, "importState", Empty, ImportStateResponse, request_body=dict[str, Any])
+EXPORT_STATE = Operation(29013, "exportState", response_body=dict[str, Any])
+IMPORT_STATE = Operation(29014, "importState", response=ImportStateResponse, request_body=dict[str, Any])
 ADD_CONTROLLER = Operation(29021, "addController", AddControllerRequest, ControllerMetadata)
 REMOVE_CONTROLLER = Operation(29022, "removeController", ControllerIdRequest, ControllerMetadata)
 TRANSFER_LEADER = Operation(29023, "transferLeader", ControllerIdRequest, ControllerMetadata)

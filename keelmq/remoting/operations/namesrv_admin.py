@@ -3,7 +3,7 @@
 Source: RocketMQ 5.3.3, PutKVConfig*, GetKVConfig*, GetKVListByNamespace*; 318 and 319 carry properties text.
 """
 
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.route import KVTable
 
 
@@ -34,11 +34,9 @@ class KVNamespaceRequest(Wire):
     namespace: str
 
 
-PUT_KV_CONFIG = Operation(100, "putKVConfig", PutKVConfigRequest, Empty)
+PUT_KV_CONFIG = Operation(100, "putKVConfig", PutKVConfigRequest)
 GET_KV_CONFIG = Operation(101, "getKVConfig", KVConfigKey, GetKVConfigResponse)
-DELETE_KV_CONFIG = Operation(102, "deleteKVConfig", KVConfigKey, Empty)
-GET_KV_LIST_BY_NAMESPACE = Operation(
-    219, "getKVListByNamespace", KVNamespaceRequest, Empty, response_body=KVTable
-)
-UPDATE_NAMESRV_CONFIG = Operation(318, "updateNamesrvConfig", Empty, Empty, request_body=bytes)
-GET_NAMESRV_CONFIG = Operation(319, "getNamesrvConfig", Empty, Empty, response_body=bytes)
+DELETE_KV_CONFIG = Operation(102, "deleteKVConfig", KVConfigKey)
+GET_KV_LIST_BY_NAMESPACE = Operation(219, "getKVListByNamespace", KVNamespaceRequest, response_body=KVTable)
+UPDATE_NAMESRV_CONFIG = Operation(318, "updateNamesrvConfig", request_body=bytes)
+GET_NAMESRV_CONFIG = Operation(319, "getNamesrvConfig", response_body=bytes)

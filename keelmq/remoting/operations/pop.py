@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.clients import MessageQueueBody
 
 MessageRequestMode = Annotated[
@@ -194,10 +194,8 @@ class RequestModes(Wire):
 POP_MESSAGE = Operation(
     RequestCode.POP_MESSAGE, "popMessage", PopMessageRequest, PopMessageResponse, response_body=bytes
 )
-ACK_MESSAGE = Operation(RequestCode.ACK_MESSAGE, "ackMessage", AckMessageRequest, Empty)
-BATCH_ACK_MESSAGE = Operation(
-    RequestCode.BATCH_ACK_MESSAGE, "batchAckMessage", Empty, Empty, request_body=BatchAckBody
-)
+ACK_MESSAGE = Operation(RequestCode.ACK_MESSAGE, "ackMessage", AckMessageRequest)
+BATCH_ACK_MESSAGE = Operation(RequestCode.BATCH_ACK_MESSAGE, "batchAckMessage", request_body=BatchAckBody)
 CHANGE_MESSAGE_INVISIBLETIME = Operation(
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     "changeMessageInvisibleTime",
@@ -212,8 +210,6 @@ POLLING_INFO = Operation(RequestCode.POLLING_INFO, "pollingInfo", PollingInfoReq
 QUERY_ASSIGNMENT = Operation(
     RequestCode.QUERY_ASSIGNMENT,
     "queryAssignment",
-    Empty,
-    Empty,
     request_body=QueryAssignmentBody,
     response_body=MessageQueueAssignments,
 )
@@ -221,13 +217,8 @@ SET_MESSAGE_REQUEST_MODE = Operation(
     RequestCode.SET_MESSAGE_REQUEST_MODE,
     "setMessageRequestMode",
     RequestModeRequest,
-    Empty,
     request_body=RequestModeBody,
 )
 GET_ALL_MESSAGE_REQUEST_MODE = Operation(
-    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-    "getAllMessageRequestMode",
-    Empty,
-    Empty,
-    response_body=RequestModes,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, "getAllMessageRequestMode", response_body=RequestModes
 )

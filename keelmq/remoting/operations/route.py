@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 
 
 class DataVersion(Wire):
@@ -293,11 +293,9 @@ REGISTER_BROKER = Operation(
     request_body=bytes,
     response_body=KVTable,
 )
-UNREGISTER_BROKER = Operation(104, "unregisterBroker", UnregisterBrokerRequest, Empty)
-GET_ROUTEINFO_BY_TOPIC = Operation(
-    105, "getRouteInfoByTopic", RouteRequest, Empty, response_body=TopicRouteData
-)
-GET_BROKER_CLUSTER_INFO = Operation(106, "getBrokerClusterInfo", Empty, Empty, response_body=ClusterInfo)
+UNREGISTER_BROKER = Operation(104, "unregisterBroker", UnregisterBrokerRequest)
+GET_ROUTEINFO_BY_TOPIC = Operation(105, "getRouteInfoByTopic", RouteRequest, response_body=TopicRouteData)
+GET_BROKER_CLUSTER_INFO = Operation(106, "getBrokerClusterInfo", response_body=ClusterInfo)
 BROKER_HEARTBEAT = Operation(904, "brokerHeartbeat", BrokerHeartbeatRequest, BrokerHeartbeatResponse)
 QUERY_DATA_VERSION = Operation(
     322,
@@ -308,21 +306,17 @@ QUERY_DATA_VERSION = Operation(
     response_body=DataVersion,
 )
 GET_BROKER_MEMBER_GROUP = Operation(
-    901, "getBrokerMemberGroup", BrokerMemberGroupRequest, Empty, response_body=BrokerMemberGroupBody
+    901, "getBrokerMemberGroup", BrokerMemberGroupRequest, response_body=BrokerMemberGroupBody
 )
-NOTIFY_MIN_BROKER_ID_CHANGE = Operation(
-    905, "notifyMinBrokerIdChange", MinBrokerIdChangeRequest, Empty, oneway=True
-)
+NOTIFY_MIN_BROKER_ID_CHANGE = Operation(905, "notifyMinBrokerIdChange", MinBrokerIdChangeRequest, oneway=True)
 """Sent by the name server, never served by it."""
 
-GET_ALL_TOPIC_LIST = Operation(206, "getAllTopicListFromNameserver", Empty, Empty, response_body=TopicList)
-GET_TOPICS_BY_CLUSTER = Operation(224, "getTopicsByCluster", ClusterRequest, Empty, response_body=TopicList)
-GET_SYSTEM_TOPIC_LIST = Operation(304, "getSystemTopicListFromNs", Empty, Empty, response_body=TopicList)
-GET_UNIT_TOPIC_LIST = Operation(311, "getUnitTopicList", Empty, Empty, response_body=TopicList)
-GET_HAS_UNIT_SUB_TOPIC_LIST = Operation(312, "getHasUnitSubTopicList", Empty, Empty, response_body=TopicList)
-GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = Operation(
-    313, "getHasUnitSubUnUnitTopicList", Empty, Empty, response_body=TopicList
-)
+GET_ALL_TOPIC_LIST = Operation(206, "getAllTopicListFromNameserver", response_body=TopicList)
+GET_TOPICS_BY_CLUSTER = Operation(224, "getTopicsByCluster", ClusterRequest, response_body=TopicList)
+GET_SYSTEM_TOPIC_LIST = Operation(304, "getSystemTopicListFromNs", response_body=TopicList)
+GET_UNIT_TOPIC_LIST = Operation(311, "getUnitTopicList", response_body=TopicList)
+GET_HAS_UNIT_SUB_TOPIC_LIST = Operation(312, "getHasUnitSubTopicList", response_body=TopicList)
+GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = Operation(313, "getHasUnitSubUnUnitTopicList", response_body=TopicList)
 
 WIPE_WRITE_PERM_OF_BROKER = Operation(
     205, "wipeWritePermOfBroker", RouteBrokerNameRequest, WipeWritePermResponse
@@ -330,7 +324,7 @@ WIPE_WRITE_PERM_OF_BROKER = Operation(
 ADD_WRITE_PERM_OF_BROKER = Operation(
     327, "addWritePermOfBroker", RouteBrokerNameRequest, AddWritePermResponse
 )
-DELETE_TOPIC_IN_NAMESRV = Operation(216, "deleteTopicInNamesrv", DeleteTopicRequest, Empty)
+DELETE_TOPIC_IN_NAMESRV = Operation(216, "deleteTopicInNamesrv", DeleteTopicRequest)
 REGISTER_TOPIC_IN_NAMESRV = Operation(
-    217, "registerTopicInNamesrv", RegisterTopicRequest, Empty, request_body=TopicRouteData
+    217, "registerTopicInNamesrv", RegisterTopicRequest, request_body=TopicRouteData
 )

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.route import DataVersion
 
 CHECKSUM_BYTES_MAX = 64 << 20
@@ -179,30 +179,22 @@ START_STORE_BACKUP = Operation(
     RequestCode.KEELMQ_START_STORE_BACKUP,
     "startStoreBackup",
     StartStoreBackupRequest,
-    Empty,
     response_body=StoreBackup,
 )
-GET_STORE_BACKUP = Operation(
-    RequestCode.KEELMQ_GET_STORE_BACKUP, "getStoreBackup", Empty, Empty, response_body=StoreBackup
-)
+GET_STORE_BACKUP = Operation(RequestCode.KEELMQ_GET_STORE_BACKUP, "getStoreBackup", response_body=StoreBackup)
 CANCEL_STORE_BACKUP = Operation(
-    RequestCode.KEELMQ_CANCEL_STORE_BACKUP, "cancelStoreBackup", Empty, Empty, response_body=StoreBackup
+    RequestCode.KEELMQ_CANCEL_STORE_BACKUP, "cancelStoreBackup", response_body=StoreBackup
 )
 GET_REPLICA_DIGEST = Operation(
-    RequestCode.KEELMQ_GET_REPLICA_DIGEST, "getReplicaDigest", Empty, Empty, response_body=ReplicaDigest
+    RequestCode.KEELMQ_GET_REPLICA_DIGEST, "getReplicaDigest", response_body=ReplicaDigest
 )
 GET_LOG_CHECKSUMS = Operation(
-    RequestCode.KEELMQ_GET_LOG_CHECKSUMS,
-    "getLogChecksums",
-    LogChecksumsRequest,
-    Empty,
-    response_body=LogChecksums,
+    RequestCode.KEELMQ_GET_LOG_CHECKSUMS, "getLogChecksums", LogChecksumsRequest, response_body=LogChecksums
 )
 GET_QUEUE_CHECKSUMS = Operation(
     RequestCode.KEELMQ_GET_QUEUE_CHECKSUMS,
     "getQueueChecksums",
     QueueChecksumsRequest,
-    Empty,
     response_body=QueueChecksums,
 )
 READ_LOG = Operation(
@@ -212,6 +204,5 @@ CHECK_LOG_RECORDS = Operation(
     RequestCode.KEELMQ_CHECK_LOG_RECORDS,
     "checkLogRecords",
     CheckLogRecordsRequest,
-    Empty,
     response_body=LogRecordCheck,
 )

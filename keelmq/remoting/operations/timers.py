@@ -4,7 +4,7 @@ Source: RocketMQ 5.3.3 RecallMessageRequestHeader, TimerCheckpoint, TimerMetrics
 """
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 
 
 class RecallMessageRequest(Wire):
@@ -27,6 +27,6 @@ RECALL_MESSAGE = Operation(
     RequestCode.RECALL_MESSAGE, "recallMessage", RecallMessageRequest, RecallMessageResponse
 )
 GET_TIMER_CHECK_POINT = Operation(
-    RequestCode.GET_TIMER_CHECK_POINT, "getTimerCheckPoint", Empty, Empty, response_body=bytes
+    RequestCode.GET_TIMER_CHECK_POINT, "getTimerCheckPoint", response_body=bytes
 )
-GET_TIMER_METRICS = Operation(RequestCode.GET_TIMER_METRICS, "getTimerMetrics", Empty, Empty)
+GET_TIMER_METRICS = Operation(RequestCode.GET_TIMER_METRICS, "getTimerMetrics")

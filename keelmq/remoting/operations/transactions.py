@@ -4,7 +4,7 @@ Source: RocketMQ 5.3.3 EndTransactionRequestHeader, CheckTransactionStateRequest
 """
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Operation, Wire
 
 
 class EndTransactionRequest(Wire):
@@ -44,14 +44,13 @@ class ResumeCheckRequest(Wire):
 
 
 RESUME_CHECK_HALF_MESSAGE = Operation(
-    RequestCode.RESUME_CHECK_HALF_MESSAGE, "resumeCheckHalfMessage", ResumeCheckRequest, Empty
+    RequestCode.RESUME_CHECK_HALF_MESSAGE, "resumeCheckHalfMessage", ResumeCheckRequest
 )
-END_TRANSACTION = Operation(RequestCode.END_TRANSACTION, "endTransaction", EndTransactionRequest, Empty)
+END_TRANSACTION = Operation(RequestCode.END_TRANSACTION, "endTransaction", EndTransactionRequest)
 CHECK_TRANSACTION_STATE = Operation(
     RequestCode.CHECK_TRANSACTION_STATE,
     "checkTransactionState",
     CheckTransactionStateRequest,
-    Empty,
     request_body=bytes,
     oneway=True,
 )
