@@ -93,7 +93,7 @@ async def test_a_full_disk_refuses_messages_of_one_broker(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(inner_broker(asker.server, "b").store, "put", full)
+    monkeypatch.setattr(inner_broker(asker.server, "b").store.commit_log, "append", full)
     async with traffic(asker):
         address = (await asker.brokers())["c1_b_0"].address
         outcome = await asker.client.call(address, SEND_MESSAGE_V2, HEADER, b"x")
@@ -193,7 +193,7 @@ async def test_a_handler_that_raises(tmp_path: Path, start: Starter, monkeypatch
     def broken(*_: object) -> None:
         raise RuntimeError("a bug of this handler")
 
-    monkeypatch.setattr(inner_broker(asker.server, "b").store, "put", broken)
+    monkeypatch.setattr(inner_broker(asker.server, "b").store.commit_log, "append", broken)
     async with traffic(asker):
         address = (await asker.brokers())["c1_b_0"].address
         outcome = await asker.client.call(address, SEND_MESSAGE_V2, HEADER, b"x")
