@@ -122,7 +122,7 @@ async def test_without_credentials_only_probes_and_metrics_are_served(tmp_path: 
     async with running(tmp_path) as made:
         for path in ("/livez", "/readyz", "/metrics"):
             assert (await made.get(path)).status_code == 200
-        for path in ("/docs", "/openapi.json", "/v1/routes", "/v1/config", "/static/dashboard.js", "/x"):
+        for path in ("/docs", "/openapi.json", "/v1/routes", "/v1/config", "/static/analytics.js", "/x"):
             answer = await made.get(path)
             assert answer.status_code == 401, path
             assert answer.headers["www-authenticate"].startswith('Basic realm="keelmq"')
