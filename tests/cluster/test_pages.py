@@ -47,7 +47,7 @@ PLACEHOLDER = re.compile(rf"\b({'|'.join(OF_GROUP)})\b")
 @dataclass(frozen=True)
 class Case:
     """Pages that one cluster is enough for. `before`: what the reader has done before a block with this text.
-    `prints`: what is on the standard output of the commands."""
+    `prints`: what the commands print."""
 
     names: tuple[str, ...]
     set_up: str = ""
@@ -105,6 +105,7 @@ CASES = {
     ),
     "security": Case(
         ("docs/security.md",),
+        'in_memory "$HOME"',
         prints=("b'signed'\n", " 0 failed, 0 warnings", "10.0.0.0/8,192.168.1.7", "BODY: hello", "broker-a"),
     ),
     "kubernetes": Case(("docs/kubernetes.md",), "a_checkout", {"kind create": "rm deploy/k8s/base/raft.key"}),
@@ -126,30 +127,29 @@ def to_run(name: str) -> list[Block]:
     return [each for each in found if (each.is_commands or each.file) and each.mark is None]
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(TIMEOUT_S + 20)
-@pytest.mark.skipif(
+needs_namespaces = pytest.mark.skipif(
     not all(map(shutil.which, ("ip", "nsenter", "unshare")))
     or subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0,
     reason="no network namespaces here",
 )
-@pytest.mark.parametrize("name", CASES)
-def test_the_commands_of(name: str, tmp_path: Path) -> None:
-    for directory in ("logs", "work", "home"):
-        (tmp_path / directory).mkdir()
-    (tmp_path / "script").write_text(
-        DIRECTORIES.sub(rf"{tmp_path}/\1", CASES[name].script()), encoding="utf-8"
-    )
+
+
+def run(case: Case, directory: Path, work: Path, path: str) -> None:
+    """Pastes the commands into a shell in `work`; `path` is its PATH."""
+    for each in (directory / "logs", directory / "home"):
+        each.mkdir()
+    script = directory / "script"
+    script.write_text(DIRECTORIES.sub(rf"{directory}/\1", case.script()), encoding="utf-8")
     environ = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(tmp_path / "home"),
+        "PATH": path,
+        "HOME": str(directory / "home"),
         "CHECKOUT": str(ROOT),
-        "LOGS": str(tmp_path / "logs"),
+        "LOGS": str(directory / "logs"),
         "PYTHONHASHSEED": "0",
     }
     done = subprocess.run(
-        [*NAMESPACE, "sh", str(tmp_path / "script")],
-        cwd=tmp_path / "work",
+        [*NAMESPACE, "sh", str(script)],
+        cwd=work,
         env=environ,
         capture_output=True,
         text=True,
@@ -157,18 +157,28 @@ def test_the_commands_of(name: str, tmp_path: Path) -> None:
     )
     told = f"{done.stdout}\n{done.stderr}"
     assert done.returncode == 0 and "Traceback" not in done.stderr, told
-    assert [text for text in CASES[name].prints if text not in done.stdout] == [], told
+    assert [text for text in case.prints if text not in told] == [], told
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(TIMEOUT_S + 20)
+@needs_namespaces
+@pytest.mark.parametrize("name", CASES)
+def test_the_commands_of(name: str, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    bin_first = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    run(CASES[name], tmp_path, tmp_path / "work", bin_first)
 
 
 def test_every_block_is_run_or_says_why_not() -> None:
-    run = {
+    names = {
         "README.md",
         *(each.page for case in CASES.values() for name in case.names for each in to_run(name)),
     }
     wrong = []
     for block in (block for page in pages() for block in blocks(page) if block.is_commands):
         kind, why = block.mark or ("", "")
-        if not kind and block.page not in run:
+        if not kind and block.page not in names:
             wrong.append(f"{block.page}:{block.line}: neither run nor marked")
         if kind == "run by" and not (ROOT / why).exists():
             wrong.append(f"{block.page}:{block.line}: no {why}")

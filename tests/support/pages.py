@@ -56,6 +56,8 @@ class Block:
 
 
 def _adapted(line: str) -> str:
+    if line.startswith("git clone "):
+        return ""  # the shell is in the clone
     if refused := re.match(r"(.+?)\s+# refused: (.+)$", line):
         return f"refused '{refused[2]}' {refused[1]}"
     if " --watch " in line:
