@@ -36,7 +36,6 @@ OF_GROUP = {
     "SLAVE_ADDRESS": "10.0.0.2:10911",
     "BROKER": "10.0.0.1",
     "ADDRESS": "10.0.0.2:20911",
-    "SLAVE_LOG": '"$LOGS/5.log"',
     "STORE": "/var/lib/keelmq/b1",
     "CONTROLLER_STORE_PATH": "/var/lib/keelmq/controller-0",
 }
