@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.test_pages import TIMEOUT_S, Case, needs_namespaces, run
 from tests.support.pages import ROOT, Block, blocks
 
-PAGE = Case(("README.md",), prints=("greetings b'hello, world'\n", "BODY: hello again", "1 passed"))
+PAGE = Case(("README.md",), prints=("greetings b'hello, world'\n", "BODY: hello again", "[100%]"))
 
 
 def make_environment(clone: Path) -> None:
