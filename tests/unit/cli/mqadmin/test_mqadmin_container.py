@@ -29,7 +29,7 @@ class World(InThread):
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(containers, "POLL_MS", 10)
-    monkeypatch.setattr(containers, "STATUS_TIMEOUT_MS", 300)
+    monkeypatch.setattr(containers, "STATUS_TIMEOUT_MS", 1_500)  # 300 were too few on a busy machine
     with World().running() as world:
         yield world
 
