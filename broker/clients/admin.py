@@ -5,7 +5,6 @@ Source: RocketMQ 5.3.3 AdminBrokerProcessor, ClientManageProcessor.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -31,19 +30,18 @@ from keelmq.remoting.operations.clients import (
     INVOKE_BROKER_TO_RESET_OFFSET,
     QUERY_SUBSCRIPTION_BY_CONSUMER,
     QUERY_TOPICS_BY_CONSUMER,
+    RESET_TO_END,
     UPDATE_AND_GET_GROUP_FORBIDDEN,
     CheckClientBody,
     GroupForbidden,
     GroupForbiddenRequest,
     GroupTopicRequest,
     ResetOffsetRequest,
+    ResetRow,
     TopicNames,
 )
 from keelmq.remoting.queue_map import QueueKey, dump_queue_map
 from keelmq.runtime.clock import now_ms, wall_ms
-
-LATEST: Final = -1
-"""timestamp of a reset to the end of the queue."""
 
 
 class ClientAdmin:
@@ -88,8 +86,20 @@ class ClientAdmin:
         return Reply(body=self._offset_table(header.topic, targets))
 
     async def explain_reset_offset(self, header: ResetOffsetRequest, call: Call) -> Reply:
-        """Returns the offsets that 222 would set now, and sets none (29053). Raises CommandError as 222."""
-        return Reply(body=self._offset_table(header.topic, self._targets(header)))
+        """Returns the queues with the offsets that 222 would set now, and sets none (29053). Raises
+        CommandError as 222."""
+        offsets = self._metadata.offsets
+        rows = {}
+        for queue_id, target in self._targets(header).items():
+            committed = offsets.query(header.group, header.topic, queue_id)
+            row = ResetRow(
+                broker_offset=self._store.max_queue_offset(header.topic, queue_id),
+                consumer_offset=None if committed < 0 else committed,
+                timestamp_offset=self._offset_at(header, queue_id),
+                reset_offset=target,
+            )
+            rows[queue_id] = row.model_dump(by_alias=True, exclude_none=True)
+        return Reply(body=self._offset_table(header.topic, rows))
 
     def _targets(self, header: ResetOffsetRequest) -> dict[int, int]:
         """Returns the new offset of each queue. Raises CommandError: the reset is refused."""
@@ -122,15 +132,18 @@ class ClientAdmin:
             return header.offset
         if header.timestamp is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "header field timestamp is missing")
-        offset = high
-        if header.timestamp != LATEST:
-            offset = offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
+        offset = self._offset_at(header, queue_id)
         committed = self._metadata.offsets.query(header.group, header.topic, queue_id)
         if committed >= 0 and not header.is_force:
             return min(offset, committed)  # only a reset with isForce skips messages
         return offset
 
-    def _offset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
+    def _offset_at(self, header: ResetOffsetRequest, queue_id: int) -> int:
+        if header.timestamp is None or header.timestamp == RESET_TO_END:
+            return self._store.max_queue_offset(header.topic, queue_id)
+        return offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
+
+    def _offset_table(self, topic: str, offsets: Mapping[int, object]) -> bytes:
         queues = (
             (QueueKey(topic, self._broker_name, queue_id), offset)
             for queue_id, offset in sorted(offsets.items())

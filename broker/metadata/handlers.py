@@ -28,7 +28,6 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
-    EXPLAIN_DELETE_TOPIC,
     TopicRequest,
 )
 from keelmq.remoting.operations.broker_admin import (
@@ -39,7 +38,6 @@ from keelmq.remoting.operations.broker_admin import (
 )
 from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
-    EXPLAIN_DELETE_GROUP,
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -99,7 +97,6 @@ class MetadataHandlers:
         table.bind(UPDATE_AND_CREATE_TOPIC, self.update_and_create_topic)
         table.bind(UPDATE_AND_CREATE_TOPIC_LIST, self.update_and_create_topics)
         table.bind(DELETE_TOPIC_IN_BROKER, self.delete_topic)
-        table.bind(EXPLAIN_DELETE_TOPIC, self.explain_delete_topic)
         table.bind(GET_TOPIC_CONFIG, self.get_topic_config)
         table.bind(GET_ALL_CONSUMER_OFFSET, self.get_all_consumer_offset)
         table.bind(GET_ALL_DELAY_OFFSET, self.get_all_delay_offset)
@@ -108,21 +105,9 @@ class MetadataHandlers:
         table.bind(GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.get_all_groups)
         table.bind(GET_SUBSCRIPTIONGROUP_CONFIG, self.get_group)
         table.bind(DELETE_SUBSCRIPTIONGROUP, self.delete_group)
-        table.bind(EXPLAIN_DELETE_GROUP, self.explain_delete_group)
         table.bind(PULL_METADATA, self.pull_metadata)
 
     # -- common ------------------------------------------------------------------------------------------
-
-    def _must_be_master(self, *, in_sync: bool = True) -> None:
-        """Raises CommandError if this broker is not a writable master. in_sync: also if fewer replicas than
-        minInSyncReplicas are in sync, as for messages."""
-        gate = self._metadata.gate
-        if not gate.writable:
-            remark = f"metadata cannot be changed on this broker: {gate.remark or 'not master'}"
-            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        few = gate.refuse_few_replicas() if in_sync else None
-        if few is not None:
-            raise CommandError(*few)
 
     def _changed(self, change: Callable[[], Result], bad_code: int = ResponseCode.SYSTEM_ERROR) -> Result:
         """Returns what change() returns, and raises its errors as CommandError."""
@@ -139,7 +124,7 @@ class MetadataHandlers:
 
     async def update_and_create_topic(self, header: CreateTopicRequest, call: Call) -> Reply:
         """Creates or replaces one topic (17)."""
-        self._must_be_master()
+        _must_be_master(self._metadata)
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -162,7 +147,7 @@ class MetadataHandlers:
     async def update_and_create_topics(self, header: Empty, call: Call) -> Reply:
         """Creates or replaces several topics (18). All names and numbers are checked before any topic is
         changed."""
-        self._must_be_master()
+        _must_be_master(self._metadata)
         configs = call.body.topic_config_list if isinstance(call.body, TopicConfigs) else []
         for config in configs:
             self._check_topic(config)
@@ -183,7 +168,7 @@ class MetadataHandlers:
         call.changes[f"topic {name}"] = change_of(before, self._config_of(name))
 
     def _check_topic(self, config: TopicConfig) -> None:
-        self._refuse_topic(config.topic_name)
+        _refuse_topic(self._metadata, config.topic_name)
         for name, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
             if not 0 <= count <= QUEUES_MAX:
                 remark = f"{name}QueueNums {count} is not in 0..{QUEUES_MAX}"
@@ -210,7 +195,7 @@ class MetadataHandlers:
         created again continues behind them (design S4).
         """
         metadata, topic = self._metadata, header.topic
-        if not self._is_topic_deletable(topic):
+        if not is_topic_deletable(metadata, topic):
             return Reply()
         groups = metadata.offsets.groups_of(topic)
         retries = [name for group in groups for name in retry_topics(group, topic)]
@@ -230,27 +215,6 @@ class MetadataHandlers:
         await metadata.replicated(metadata.topics, version)
         await metadata.replicated(metadata.offsets, offsets)
         return Reply()
-
-    async def explain_delete_topic(self, header: TopicRequest, call: Call) -> Reply:
-        """Answers as 215 would, and deletes nothing (29051)."""
-        self._is_topic_deletable(header.topic)
-        return Reply()
-
-    def _is_topic_deletable(self, topic: str) -> bool:
-        """Returns False: a slave to which the deletion is already replicated, since mqadmin asks every
-        broker. Raises CommandError: the deletion is refused."""
-        if not self._metadata.gate.writable and topic not in self._metadata.topics.topics:
-            return False
-        self._must_be_master()
-        self._refuse_topic(topic)
-        return True
-
-    def _refuse_topic(self, name: str) -> None:
-        problem = illegal_name(name)
-        if problem is None and self._metadata.topics.is_system(name):
-            problem = f"The topic[{name}] is conflict with system topic."
-        if problem is not None:
-            raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
 
     async def get_topic_config(self, header: TopicRequest, call: Call) -> Reply:
         """Returns the settings of one topic (351)."""
@@ -275,7 +239,7 @@ class MetadataHandlers:
         return await self._update_groups(configs, call)
 
     async def _update_groups(self, configs: Sequence[SubscriptionGroupConfig], call: Call) -> Reply:
-        self._must_be_master()
+        _must_be_master(self._metadata)
         for config in configs:
             problem = illegal_group(config.group_name)
             if problem is not None:
@@ -314,7 +278,7 @@ class MetadataHandlers:
     async def delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
         """Deletes a group, and its offsets if cleanOffset is set (207)."""
         metadata, name = self._metadata, header.group_name
-        self._refuse_deletion_of_group(name)
+        refuse_deletion_of_group(metadata, name)
         before = metadata.groups.get(name)
         version = self._changed(lambda: metadata.groups.delete(name))
         call.changes[f"group {name}"] = change_of(before, None)
@@ -329,17 +293,6 @@ class MetadataHandlers:
         await metadata.replicated(metadata.groups, version)
         await metadata.replicated(metadata.offsets, offsets)
         return Reply()
-
-    async def explain_delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
-        """Answers as 207 would, and deletes nothing (29052)."""
-        self._refuse_deletion_of_group(header.group_name)
-        return Reply()
-
-    def _refuse_deletion_of_group(self, name: str) -> None:
-        self._must_be_master()
-        if name in BUILT_IN or name in POSITIONS:
-            remark = f"the group {name} belongs to the broker and cannot be deleted"
-            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
 
     # -- offsets -----------------------------------------------------------------------------------------
 
@@ -382,7 +335,7 @@ class MetadataHandlers:
             )
             if isinstance(outcome, Ok):
                 return Reply()
-        self._must_be_master(in_sync=False)
+        _must_be_master(self._metadata, in_sync=False)
         groups, before = metadata.groups, metadata.groups.table.version
         if self._changed(lambda: groups.find(header.consumer_group, call.peer)) is None:
             remark = f"Group {header.consumer_group} not exist!"
@@ -437,3 +390,41 @@ class MetadataHandlers:
         answer = PullMetadataResponse(master_epoch=header.master_epoch)
         encode = partial(encode_updates, updates)
         return Reply(header=answer, body=await asyncio.to_thread(encode) if is_large(updates) else encode())
+
+
+def is_topic_deletable(metadata: Metadata, topic: str) -> bool:
+    """Returns False: a slave to which the deletion is already replicated, since mqadmin asks every broker.
+    Raises CommandError: the deletion is refused."""
+    if not metadata.gate.writable and topic not in metadata.topics.topics:
+        return False
+    _must_be_master(metadata)
+    _refuse_topic(metadata, topic)
+    return True
+
+
+def refuse_deletion_of_group(metadata: Metadata, name: str) -> None:
+    """Raises CommandError: the deletion is refused."""
+    _must_be_master(metadata)
+    if name in BUILT_IN or name in POSITIONS:
+        remark = f"the group {name} belongs to the broker and cannot be deleted"
+        raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def _must_be_master(metadata: Metadata, *, in_sync: bool = True) -> None:
+    """Raises CommandError if this broker is not a writable master. in_sync: also if fewer replicas than
+    minInSyncReplicas are in sync, as for messages."""
+    gate = metadata.gate
+    if not gate.writable:
+        remark = f"metadata cannot be changed on this broker: {gate.remark or 'not master'}"
+        raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+    few = gate.refuse_few_replicas() if in_sync else None
+    if few is not None:
+        raise CommandError(*few)
+
+
+def _refuse_topic(metadata: Metadata, name: str) -> None:
+    problem = illegal_name(name)
+    if problem is None and metadata.topics.is_system(name):
+        problem = f"The topic[{name}] is conflict with system topic."
+    if problem is not None:
+        raise CommandError(ResponseCode.INVALID_PARAMETER, problem)

@@ -14,7 +14,6 @@ import typer
 from cli.command_line import print
 from cli.mqadmin.shell import REFUSED, Action, Output, complain, explain
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.remoting.codes import ResponseCode
 
 _YES = Annotated[
     bool,
@@ -55,23 +54,6 @@ def asks_first(function: Callable[..., Action]) -> Callable[..., Action]:
     )
     asking.__name__, asking.__doc__ = function.__name__, function.__doc__
     return asking
-
-
-def cannot_say(address: str) -> str:
-    """Returns the note of a preview about a server that does not know the request for it."""
-    return f"{address} cannot say whether it would do that (it is RocketMQ's, or an older KeelMQ)"
-
-
-def unable_to_explain(error: AdminError) -> AdminError:
-    """Returns the error of a preview. A server that does not know the request cannot say what it would do:
-    RocketMQ's, or an older one of KeelMQ."""
-    if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        return error
-    remark = (
-        "this server cannot say what the command would do (it is RocketMQ's, or an older KeelMQ): not known "
-        "before it is done"
-    )
-    return AdminError(error.request, error.address, remark, error.code)
 
 
 async def _show(preview: Action, admin: AdminClient) -> None:

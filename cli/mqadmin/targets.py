@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.command_line import OptionalNamesrvAddr, checked_addresses
-from cli.mqadmin.confirmation import cannot_say
 from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, exit_code_of, explain, per_server
 from keelmq.client import PullError, PullErrorKind, SendError, SendErrorKind
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
@@ -202,22 +201,22 @@ def changing(where: UserServers, ask: Callable[[AdminClient, str], Awaitable[Any
 
 def previewing(
     where: UserServers,
-    ask: Callable[[AdminClient, str], Awaitable[tuple[bool, Any]]],
+    ask: Callable[[AdminClient, str], Awaitable[Wire]],
     layout: Callable[[Sequence[Any]], str],
 ) -> Action:
-    """Returns the action of the preview of a change, at the servers that changing() asks. ask: returns
-    whether the server can say that it would do it, and what is there now."""
+    """Returns the action of the preview of a deletion, at the servers that changing() asks. ask: returns what
+    would be deleted."""
 
     async def action(admin: AdminClient) -> Output:
         target, said = await _of_users(admin, where, ask)
-        told = [(each.address, *each.answer) for each in said if each.answer is not None]
-        text = "\n".join(f"{address}\n{layout([found])}" for address, _, found in told)
-        output = per_server(
-            said, text, lambda each: {"found": [shown_value(each.answer[1])] if each.answer else []}
+        text = "\n".join(
+            f"{each.address}\n{layout([each.answer])}" for each in said if each.answer is not None
         )
-        notes = (*output.notes, *(cannot_say(address) for address, can_say, _ in told if not can_say))
+        output = per_server(
+            said, text, lambda each: {"found": [shown_value(each.answer)] if each.answer else []}
+        )
         code = output.exit_code if output.exit_code is not None else (IN_PART if target.missing else None)
-        return Output(output.value, output.text, (*output.problems, *target.missing), notes, code)
+        return Output(output.value, output.text, (*output.problems, *target.missing), output.notes, code)
 
     return action
 

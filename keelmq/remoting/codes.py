@@ -190,7 +190,8 @@ class RequestCode(IntEnum):
     KEELMQ_EXPLAIN_RESET_OFFSET = 29053
     KEELMQ_EXPLAIN_DELETE_USER = 29054
     KEELMQ_EXPLAIN_DELETE_ACL = 29055
-    """29051 to 29055: would 215, 207, 222, 3003 or 3008 be accepted? They change nothing."""
+    KEELMQ_EXPLAIN_WIPE_WRITE_PERM = 29056
+    """29051 to 29056: what would 215, 207, 222, 3003, 3008 or 205 do? They change nothing."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

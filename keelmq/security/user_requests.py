@@ -23,11 +23,13 @@ from keelmq.remoting.operations.auth import (
     AUTH_UPDATE_USER,
     EXPLAIN_DELETE_ACL,
     EXPLAIN_DELETE_USER,
+    AclDeletion,
     AclInfo,
     AclRequest,
     DeleteAclRequest,
     ListAclsRequest,
     ListUsersRequest,
+    UserDeletion,
     UserInfo,
     UserRequest,
 )
@@ -134,10 +136,12 @@ class UserRequests:
         return Reply()
 
     async def explain_delete_user(self, header: UserRequest, call: Call) -> Reply:
-        """Answers as 3003 would, and deletes nothing (29054)."""
+        """Returns the user that 3003 would delete, and deletes nothing (29054). Raises CommandError as
+        3003."""
+        found = self._store.user(header.username)
         self._check_name(header.username)
-        self._refuse_others(header, call, self._store.user(header.username))
-        return Reply()
+        self._refuse_others(header, call, found)
+        return Reply(body=UserDeletion(user=None if found is None else _user_info(found)))
 
     async def get_user(self, header: UserRequest, call: Call) -> Reply:
         """Returns a user without its password (3004); no body if there is none."""
@@ -218,9 +222,10 @@ class UserRequests:
         return Reply()
 
     async def explain_delete_acl(self, header: DeleteAclRequest, call: Call) -> Reply:
-        """Answers as 3008 would, and deletes nothing (29055)."""
-        _deleted_of(header)
-        return Reply()
+        """Returns the ACL from which 3008 would delete, and deletes nothing (29055). Raises CommandError as
+        3008."""
+        found = self._store.acl(_deleted_of(header)[0])
+        return Reply(body=AclDeletion(acl=None if found is None else _acl_info(found)))
 
     async def get_acl(self, header: AclRequest, call: Call) -> Reply:
         """Returns an ACL (3009); no body if there is none."""

@@ -26,6 +26,7 @@ from keelmq.remoting.operations.route import (
     QueueData,
     TopicList,
     TopicRouteData,
+    WipeExplanation,
 )
 from namesrv.core.aliases import (
     NO_ALIASES,
@@ -187,6 +188,10 @@ class RouteTable(msgspec.Struct):
     def wipe_write_perm(self, broker_name: str) -> PermChange:
         """Removes the write permission (205) of every topic of the broker; none: it is unknown."""
         return self._topics.clear_write(broker_name)
+
+    def explain_wipe(self, broker_name: str) -> Generator[None, None, WipeExplanation]:
+        """Returns what wipe_write_perm() would change."""
+        return self._topics.explain_clear_write(broker_name)
 
     def add_write_perm(self, broker_name: str) -> PermChange:
         """Adds the write permission (327) to every topic of the broker; none: it is unknown."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from keelmq.remoting.codes import PERM_READ, PERM_WRITE
-from keelmq.remoting.operations.route import QueueData
+from keelmq.remoting.operations.route import QueueData, WipeExplanation
 from namesrv.core.broker_topics import BrokerTopics, Key, Kind, PermChange, key_of
 from namesrv.core.values import QueueNums
 
@@ -245,6 +245,20 @@ class TopicTable(msgspec.Struct):
     def clear_write(self, broker_name: str) -> PermChange:
         """Removes the write permission of every topic of the broker."""
         return self._map_perm(broker_name, clear=PERM_WRITE, add=0)
+
+    def explain_clear_write(self, broker_name: str) -> Generator[None, None, WipeExplanation]:
+        """Returns what clear_write() would change. In slices: a topic that changes meanwhile is returned as
+        before or after."""
+        topics, alone = [], []
+        names = list(self._kinds_of(broker_name))
+        for at in range(0, len(names), SLICE_TOPICS):
+            for topic in names[at : at + SLICE_TOPICS]:
+                writable = [name for name, queue in self.queues(topic).items() if queue.perm & PERM_WRITE]
+                if broker_name in writable:
+                    topics.append(topic)
+                    alone += [topic] if len(writable) == 1 else []
+            yield
+        return WipeExplanation(topics=sorted(topics), nowhere_else=sorted(alone))
 
     def add_write(self, broker_name: str) -> PermChange:
         """Adds read and write permission to every topic of the broker, and keeps other bits (RocketMQ sets 6,

@@ -1,5 +1,5 @@
-"""Requests of operators: write permission and topics (205, 327, 216, 217), KV configuration (100, 101, 102,
-219) and the name server's settings (318, 319).
+"""Requests of operators: write permission and topics (205, 29056, 327, 216, 217), KV configuration (100, 101,
+102, 219) and the name server's settings (318, 319).
 
 The next registration with a changed topic table overwrites permissions and topics that were changed here.
 """
@@ -27,6 +27,7 @@ from keelmq.remoting.operations.namesrv_admin import (
 from keelmq.remoting.operations.route import (
     ADD_WRITE_PERM_OF_BROKER,
     DELETE_TOPIC_IN_NAMESRV,
+    EXPLAIN_WIPE_WRITE_PERM,
     REGISTER_TOPIC_IN_NAMESRV,
     WIPE_WRITE_PERM_OF_BROKER,
     AddWritePermResponse,
@@ -37,6 +38,7 @@ from keelmq.remoting.operations.route import (
     WipeWritePermResponse,
 )
 from keelmq.runtime.config import to_properties
+from keelmq.runtime.slices import in_slices
 from namesrv.config import NamesrvConfig
 from namesrv.core.broker_topics import PermChange
 from namesrv.core.routes import RouteTable
@@ -51,8 +53,9 @@ class TopicAdmin(msgspec.Struct, frozen=True):
     routes: RouteTable
 
     def bind(self, table: OperationTable) -> None:
-        """Binds write permissions (205, 327), deletion (216) and registration (217) of topics."""
+        """Binds write permissions (205, 29056, 327), deletion (216) and registration (217) of topics."""
         table.bind(WIPE_WRITE_PERM_OF_BROKER, self.wipe_write_perm)
+        table.bind(EXPLAIN_WIPE_WRITE_PERM, self.explain_wipe)
         table.bind(ADD_WRITE_PERM_OF_BROKER, self.add_write_perm)
         table.bind(DELETE_TOPIC_IN_NAMESRV, self.delete_topic)
         table.bind(REGISTER_TOPIC_IN_NAMESRV, self.register_topic)
@@ -68,6 +71,12 @@ class TopicAdmin(msgspec.Struct, frozen=True):
             request.broker_name,
         )
         return WipeWritePermResponse(wipe_topic_count=change.topics)
+
+    async def explain_wipe(self, request: RouteBrokerNameRequest, call: Call) -> Reply:
+        """Returns which topics 205 would change now, and changes none (29056)."""
+        count = self.routes.topic_count(request.broker_name)
+        explanation = await in_slices(self.routes.explain_wipe(request.broker_name))
+        return Reply(WipeWritePermResponse(wipe_topic_count=count), explanation)
 
     async def add_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> AddWritePermResponse:
         """Adds read and write permission to every topic at a broker (327). Returns how many it has."""

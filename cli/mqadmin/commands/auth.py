@@ -116,19 +116,17 @@ def delete_user(
 ) -> Action:
     """Delete a user and its ACL."""
 
-    async def existing(admin: AdminClient, address: str) -> UserInfo:
-        found = await admin.auth.get_user(address, username)
+    def existing(found: UserInfo | None, address: str) -> UserInfo:
         if found is None:
             raise absent("deleteUser", address, f"user {username} does not exist: nothing was deleted")
         return found
 
     async def ask(admin: AdminClient, address: str) -> None:
-        await existing(admin, address)
+        existing(await admin.auth.get_user(address, username), address)
         await admin.auth.delete_user(address, username)
 
-    async def preview(admin: AdminClient, address: str) -> tuple[bool, UserInfo]:
-        found = await existing(admin, address)
-        return await admin.auth.explain_delete_user(address, username), found
+    async def preview(admin: AdminClient, address: str) -> UserInfo:
+        return existing(await admin.auth.explain_delete_user(address, username), address)
 
     if dry_run:
         return previewing(where, preview, layouts.users)
@@ -266,19 +264,17 @@ def delete_acl(
 ) -> Action:
     """Delete a user's ACL, or its entries of one resource."""
 
-    async def existing(admin: AdminClient, address: str) -> AclInfo:
-        found = await admin.auth.get_acl(address, subject)
+    def existing(found: AclInfo | None, address: str) -> AclInfo:
         if found is None:
             raise absent("deleteAcl", address, f"{subject} has no ACL: nothing was deleted")
         return found
 
     async def ask(admin: AdminClient, address: str) -> None:
-        await existing(admin, address)
+        existing(await admin.auth.get_acl(address, subject), address)
         await admin.auth.delete_acl(address, subject, resource)
 
-    async def preview(admin: AdminClient, address: str) -> tuple[bool, AclInfo]:
-        found = await existing(admin, address)
-        return await admin.auth.explain_delete_acl(address, subject, resource), found
+    async def preview(admin: AdminClient, address: str) -> AclInfo:
+        return existing(await admin.auth.explain_delete_acl(address, subject, resource), address)
 
     if dry_run:
         return previewing(where, preview, layouts.acls)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.command_line import checked_addresses, print
-from cli.mqadmin.confirmation import asks_first, unable_to_explain
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import container as layouts
 from cli.mqadmin.shell import Action, Output, command, dump
 from keelmq.client.admin import AdminClient, AdminError
@@ -137,7 +137,7 @@ async def _would_remove(admin: AdminClient, address: str, cluster: str, name: st
     try:
         found = await admin.containers.explain_remove_broker(address, cluster, name, broker_id)
     except AdminError as error:
-        raise unable_to_explain(await with_names(admin, error)) from None
+        raise await with_names(admin, error) from None
     text = (
         f"would remove {found.canonical_name}: {found.role}, {found.state}, "
         f"{plural(found.connections, 'connection')}; its files stay in {found.store_path}"

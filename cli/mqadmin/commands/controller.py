@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.command_line import OptionalNamesrvAddr, Refused, names_file, write_new_private
-from cli.mqadmin.confirmation import asks_first, unable_to_explain
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
 from cli.mqadmin.shell import (
@@ -94,12 +94,9 @@ def elect_master(
         raise typer.BadParameter("give -b BROKERID, or --dry-run to see who would win")
 
     async def explain_it(admin: AdminClient) -> Output:
-        try:
-            explanation = await admin.controllers.explain_election(
-                controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
-            )
-        except AdminError as error:
-            raise unable_to_explain(error) from None
+        explanation = await admin.controllers.explain_election(
+            controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
+        )
         text = layouts_election.explanation(cluster_name, broker_name, explanation)
         return Output(dump(explanation), text, exit_code=REFUSED if explanation.code else None)
 
@@ -139,16 +136,13 @@ def clean_broker_metadata(
         raise typer.BadParameter("give -c CLUSTERNAME, or -l to clean live brokers as well")
 
     async def show(admin: AdminClient) -> Output:
-        try:
-            found, remark = await admin.controllers.explain_clean_broker_data(
-                controller_addr,
-                cluster_name=cluster_name,
-                broker_name=broker_name,
-                broker_ids=";".join(ids),
-                clean_living=clean_living,
-            )
-        except AdminError as error:
-            raise unable_to_explain(error) from None
+        found, remark = await admin.controllers.explain_clean_broker_data(
+            controller_addr,
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_ids=";".join(ids),
+            clean_living=clean_living,
+        )
         if not found.replicas:
             return Output({"wouldForget": []}, "", notes=(remark,) if remark else ())
         value = {

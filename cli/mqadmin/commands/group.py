@@ -9,7 +9,7 @@ import typer
 
 from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
-from cli.mqadmin.confirmation import asks_first, cannot_say
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.json_rows import read_rows
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, command, dump, per_server
@@ -23,11 +23,11 @@ from cli.mqadmin.targets import (
     on_each,
     shown,
 )
-from keelmq.client.admin import AdminClient, AdminError, changes
+from keelmq.client.admin import AdminClient, AdminError, ServerResult, changes
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
-from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.broker_metadata import GroupDeletion, SubscriptionGroupConfig
 from keelmq.remoting.operations.pop import SET_MESSAGE_REQUEST_MODE, RequestModeBody, RequestModeRequest
 
 Group = Annotated[str, typer.Option("-g", "--groupName", help="Consumer group")]
@@ -194,38 +194,27 @@ async def _would_delete(
     *,
     clean: bool,
 ) -> Output:
-    """Returns what each broker has of the group: members, messages not consumed, retry and dead letters.
-    Brokers refuse it as they would refuse the deletion."""
+    """Returns what each broker would delete. Brokers refuse it as they would refuse the deletion."""
 
-    async def ask(address: str) -> dict[str, Any]:
+    async def ask(address: str) -> GroupDeletion:
         await must_exist(address)
-        can_say = await admin.groups.explain_delete_group(address, group, clean_offset=clean)
-        queues = (await admin.groups.consume_stats(address, group)).queues.values()
-        topics = [
-            prefix + group
-            for prefix in changes.GROUP_TOPICS
-            if prefix + group in await admin.brokers.topics(address)
-        ]
-        return {
-            "known": group in await admin.groups.list_groups(address),
-            "behind": sum(each.behind for each in queues),
-            "topics": topics,
-            "canSay": can_say,
-        }
+        return await admin.groups.explain_delete_group(address, group, clean_offset=clean)
 
     said = await on_each(admin, target, ask)
-    told = [(each.address, each.answer) for each in said if each.answer is not None]
     lines = [
-        f"would delete group [{group}] at {address}: {has['behind']} messages not consumed, "
-        f"topics {', '.join(has['topics']) or 'none'}"
-        for address, has in told
+        f"would delete group [{group}] at {each.address}: {each.answer.behind} messages not consumed, "
+        f"topics {', '.join(each.answer.topics) or 'none'}"
+        for each in said
+        if each.answer is not None
     ]
-    output = per_server(said, "\n".join(lines), lambda each: dict(each.answer or {}))
-    notes = tuple(cannot_say(address) for address, has in told if not has["canSay"])
+
+    def found(each: ServerResult[GroupDeletion]) -> dict[str, Any]:
+        has = each.answer
+        return {} if has is None else {"known": has.is_known, "behind": has.behind, "topics": has.topics}
+
+    output = per_server(said, "\n".join(lines), found)
     code = output.exit_code if output.exit_code is not None else (IN_PART if target.missing else None)
-    return Output(
-        output.value, output.text, (*output.problems, *target.missing), (*output.notes, *notes), code
-    )
+    return Output(output.value, output.text, (*output.problems, *target.missing), output.notes, code)
 
 
 async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:

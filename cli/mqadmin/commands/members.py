@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.command_line import checked_addresses, not_empty
-from cli.mqadmin.confirmation import asks_first, unable_to_explain
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import Action, ControllerAddress, Output, command, dump
 from keelmq.client.admin import AdminClient, AdminError
@@ -16,7 +16,6 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Operation
 from keelmq.remoting.operations.controller import (
     ADD_CONTROLLER,
-    EXPLAIN_REMOVE_CONTROLLER,
     REMOVE_CONTROLLER,
     TRANSFER_LEADER,
     AddControllerRequest,
@@ -72,13 +71,7 @@ def remove_controller(
 async def _would_remove(admin: AdminClient, controller_addr: str, controller_id: str) -> Output:
     """Returns who would be left, if the leader would remove the controller. Raises AdminError as the removal
     would: the leader makes the same checks."""
-    request = ControllerIdRequest(controller_id=controller_id)
-    try:
-        group, remark = await admin.controllers.change_controllers(
-            controller_addr, EXPLAIN_REMOVE_CONTROLLER, request
-        )
-    except AdminError as error:
-        raise unable_to_explain(error) from None
+    group, remark = await admin.controllers.explain_remove_controller(controller_addr, controller_id)
     members = peers_of(group)
     left = sorted(members.keys() - {controller_id})
     value = {"controllerId": controller_id, "isMember": controller_id in members, "left": left}

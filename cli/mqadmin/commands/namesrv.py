@@ -11,10 +11,9 @@ from cli.command_line import NamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import REFUSED, Action, DoesNotExist, Output, command, per_server
-from keelmq.client.admin import AdminClient, AdminError, gather_some
-from keelmq.remoting.codes import PERM_WRITE, ResponseCode
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
-from keelmq.remoting.operations.route import QueueData
 
 Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Namespace, e.g. ORDER_TOPIC_CONFIG")]
 Key = Annotated[str, typer.Option("-k", "--key", help="Key")]
@@ -107,42 +106,21 @@ def wipe_write_perm(
 
 
 async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -> Output:
-    """Shows which topics the broker has at each name server, and which of them no other broker accepts."""
-
-    async def topics_of(address: str) -> dict[str, list[QueueData]]:
-        async def queues_of(topic: str) -> list[QueueData]:
-            try:
-                return list((await admin.name_servers.topic_route(address, topic)).queue_datas)
-            except AdminError as error:
-                if error.code != ResponseCode.TOPIC_NOT_EXIST:  # deleted between the two requests
-                    raise
-                return []
-
-        topics = await admin.name_servers.topic_list(address)
-        routes = dict(zip(topics, await gather_some([queues_of(each) for each in topics]), strict=True))
-        return {
-            topic: queues
-            for topic, queues in routes.items()
-            if any(each.broker_name == broker_name for each in queues)
-        }
-
-    said = await admin.each(namesrv_addr, topics_of)
-    writable: dict[str, set[str]] = {}
-    for each in said:
-        for topic, queues in (each.answer or {}).items():
-            names = {queue.broker_name for queue in queues if queue.perm & PERM_WRITE}
-            writable.setdefault(topic, set()).update(names)
-    wiped = sorted(topic for topic, names in writable.items() if broker_name in names)
-    alone = [topic for topic in wiped if len(writable[topic]) == 1]
+    """Shows which topics would lose their write permission at any name server, and which of them would then
+    have no writable broker at one of them."""
+    said = await admin.each(namesrv_addr, lambda each: admin.name_servers.explain_wipe(each, broker_name))
+    told = [each.answer for each in said if each.answer is not None]
+    wiped = sorted({topic for _, found in told for topic in found.topics})
+    alone = sorted({topic for _, found in told for topic in found.nowhere_else})
     text = "\n".join(
         f"would wipe {topic}" + (": no other broker accepts its messages" if topic in alone else "")
         for topic in wiped
     )
-    if not wiped and writable:
+    if not wiped and any(count for count, _ in told):
         text = f"no topic of {broker_name} has write permission now"
     output = per_server(said, text)
     output = replace(output, value={"wouldWipe": wiped, "nowhereElse": alone})
-    return _unless_nothing(output, broker_name, [None if x.answer is None else len(x.answer) for x in said])
+    return _unless_nothing(output, broker_name, [None if x.answer is None else x.answer[0] for x in said])
 
 
 @command("addWritePerm")

@@ -1,24 +1,25 @@
 """mqadmin: change the offsets of consumer groups."""
 
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
 from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
-from cli.mqadmin.confirmation import asks_first, cannot_say
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import group as layouts_group
-from cli.mqadmin.shell import Action, Output, command, explain
+from cli.mqadmin.shell import Action, Output, command, dump, explain
 from cli.mqadmin.targets import shown
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.admin.places import ask_brokers, masters_of
-from keelmq.client.admin.resets import LATEST, ResetRow, Wanted, would_reset
 from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.clients import RESET_TO_END, ResetOffsetRequest
 from keelmq.remoting.queue_map import QueueKey, queue_json
 from keelmq.runtime.clock import wall_ms
 
+T = TypeVar("T")
 Group = Annotated[str, typer.Option("-g", "--group", help="Consumer group")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
 Force = Annotated[
@@ -71,64 +72,64 @@ def reset_offset_by_time(
     if offset is not None and queue_id is None:
         raise typer.BadParameter("-o/--offset needs -b/--broker and -q/--queue")
     at_ms, forced = wall_time(timestamp), true_or_false(force, "-f")
-    wanted = Wanted(group, topic, at_ms, queue_id, offset, forced)
+    wanted = ResetOffsetRequest(
+        topic=topic,
+        group=group,
+        queue_id=-1 if queue_id is None else queue_id,
+        offset=offset,
+        timestamp=at_ms,
+        is_force=forced,
+    )
 
     async def action(admin: AdminClient) -> Output:
-        async def ask(address: str) -> dict[QueueKey, int]:
+        place = Where(namesrv_addr, broker, cluster or topic)
+        if dry_run:
+            rows, errors = await _at_masters(
+                admin, place, lambda each: admin.groups.explain_reset_offset(each, wanted)
+            )
+            found = [queue_json(key) | dump(row) for key, row in rows.items()]
+            return shown(found, layouts_group.would_reset(rows), errors, found=bool(rows))
+
+        async def reset(address: str) -> dict[QueueKey, int]:
             return await admin.groups.reset_offset(
                 address,
                 group,
                 topic,
                 timestamp=at_ms,
-                queue_id=LATEST if queue_id is None else queue_id,
+                queue_id=wanted.queue_id,
                 offset=offset,
                 force=forced,
             )
 
-        if dry_run:
-            return await _would_reset(admin, namesrv_addr, wanted, broker, cluster)
-        if broker is not None:
-            told, errors = [(broker, await ask(broker))], list[AdminError]()
-        else:
-            route = masters_of(await admin.name_servers.topic_route(namesrv_addr, cluster or topic))
-            told, errors = await ask_brokers(admin, route, ask)
-        offsets = {key: value for _, table in told for key, value in table.items()}
+        offsets, errors = await _at_masters(admin, place, reset)
         title = (
             f"rollback consumer offset by specified group[{group}], topic[{topic}], force[{force}], "
             f"timestamp(string)[{timestamp}], timestamp(long)[{at_ms}]"
         )
         value = [queue_json(key) | {"offset": each} for key, each in sorted(offsets.items())]
         text = f"{title}\n{layouts_group.reset_offsets(offsets)}"
-        return shown(value, text, errors, found=bool(told))
+        return shown(value, text, errors, found=bool(offsets) or not errors)
 
     return action
 
 
-async def _would_reset(
-    admin: AdminClient, namesrv_addr: str, wanted: Wanted, broker: str | None, place: str | None
-) -> Output:
-    async def ask(address: str) -> list[ResetRow]:
-        return await would_reset(admin, address, wanted)
+class Where(NamedTuple):
+    """The brokers of a reset: `broker`, or the masters of a topic's or cluster's route."""
 
-    if broker is not None:
-        told, errors = [(broker, await ask(broker))], list[AdminError]()
-    else:
-        route = masters_of(await admin.name_servers.topic_route(namesrv_addr, place or wanted.topic))
-        told, errors = await ask_brokers(admin, route, ask)
-    rows = [row for _, each in told for row in each]
-    value = [
-        queue_json(row.queue)
-        | {
-            "brokerOffset": row.broker_offset,
-            "consumerOffset": row.consumer_offset,
-            "timestampOffset": row.time_offset,
-            "resetOffset": row.reset_offset,
-        }
-        for row in rows
-    ]
-    notes = tuple(cannot_say(address) for address, each in told if not all(row.is_told for row in each))
-    output = shown(value, layouts_group.would_reset(rows), errors, found=bool(told))
-    return replace(output, notes=notes)
+    namesrv_addr: str
+    broker: str | None
+    topic: str
+
+
+async def _at_masters(
+    admin: AdminClient, where: Where, ask: Callable[[str], Awaitable[Mapping[QueueKey, T]]]
+) -> tuple[dict[QueueKey, T], list[AdminError]]:
+    """Returns the answers by queue, and the errors of brokers. AdminError: of the only broker."""
+    if where.broker is not None:
+        return dict(await ask(where.broker)), []
+    route = masters_of(await admin.name_servers.topic_route(where.namesrv_addr, where.topic))
+    told, errors = await ask_brokers(admin, route, ask)
+    return {key: row for _, table in told for key, row in sorted(table.items())}, errors
 
 
 @command("skipAccumulatedMessage")
@@ -142,7 +143,7 @@ def skip_accumulated(
     dry_run: DryRun = False,
 ) -> Action:
     """Skip what a group has not consumed yet: it continues with the next message."""
-    end = str(LATEST)
+    end = str(RESET_TO_END)
     return reset_offset_by_time(
         namesrv_addr, group, topic, end, None, None, None, force, cluster, dry_run, yes=True
     )

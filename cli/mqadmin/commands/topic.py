@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.command_line import NamesrvAddr
-from cli.mqadmin.confirmation import asks_first, cannot_say
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import IN_PART, Action, Output, command, dump, explain, per_server
 from cli.mqadmin.targets import brokers_of, names_of_cluster
@@ -143,39 +143,31 @@ async def _must_exist(
 async def _would_delete(
     admin: AdminClient, namesrv_addr: str, brokers: list[BrokerData], topic: str
 ) -> Output:
-    """Returns what the masters have of the topic. Raises AdminError if all of them would refuse, as the
-    deletion does; the brokers make the same checks."""
-
-    async def ask(address: str) -> tuple[bool, int, int, list[str]]:
-        can_say = await admin.brokers.explain_delete_topic(address, topic)
-        try:
-            queues = (await admin.brokers.topic_stats(address, topic)).queues.values()
-            groups = await admin.brokers.topic_consumers(address, topic)
-        except AdminError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            return can_say, 0, 0, []
-        return can_say, len(queues), sum(each.max_offset - each.min_offset for each in queues), groups
-
+    """Returns what the masters would delete. Raises AdminError if all of them would refuse, as the deletion
+    does, or cannot say."""
     masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
-    said = await admin.each(";".join(masters), ask) if masters else []
+    said = await admin.each(";".join(masters), lambda each: admin.brokers.explain_delete_topic(each, topic))
     errors = [each.error for each in said if each.error is not None]
-    told = [(each.address, *each.answer) for each in said if each.answer is not None]
+    told = [(each.address, each.answer) for each in said if each.answer is not None]
     if errors and not told and all(error.code is not None for error in errors):
         raise errors[0]
     value = [
-        {"brokerAddr": address, "queues": queues, "messages": count, "consumerGroups": groups}
-        for address, _, queues, count, groups in told
+        {
+            "brokerAddr": address,
+            "queues": found.queues,
+            "messages": found.messages,
+            "consumerGroups": found.consumer_groups,
+        }
+        for address, found in told
     ]
     lines = [
-        f"would delete topic [{topic}] at {address}: {queues} queues, {count} messages, "
-        f"consumed by {', '.join(groups) or 'nobody'}"
-        for address, _, queues, count, groups in told
-        if queues
+        f"would delete topic [{topic}] at {address}: {found.queues} queues, {found.messages} messages, "
+        f"consumed by {', '.join(found.consumer_groups) or 'nobody'}"
+        for address, found in told
+        if found.is_known
     ]
     lines.append(f"would delete topic [{topic}] from its routes at {namesrv_addr}")
-    notes = tuple(cannot_say(address) for address, can_say, *_ in told if not can_say)
-    return Output(value, "\n".join(lines), tuple(explain(error) for error in errors), notes)
+    return Output(value, "\n".join(lines), tuple(explain(error) for error in errors))
 
 
 def _kept(topic: str, errors: list[AdminError]) -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from cli.mqadmin.layouts.broker import time_text
 from keelmq.client.admin.groups import QueueProgress
-from keelmq.client.admin.resets import ResetRow
-from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
+from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody, ResetRow
 from keelmq.remoting.queue_map import QueueKey
 
 _GROUP = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
@@ -158,7 +157,7 @@ def monitor_round(rows: Sequence[tuple[str, str, int, int, int]], notices: Seque
     return "\n".join([f"{edge}beginRound", *lines, f"{edge}endRound"])
 
 
-def would_reset(rows: Sequence[ResetRow]) -> str:
+def would_reset(rows: Mapping[QueueKey, ResetRow]) -> str:
     """resetOffsetByTime --dry-run, as upstream shows a reset of a group without connected members."""
     titles = (
         "#brokerName",
@@ -170,10 +169,10 @@ def would_reset(rows: Sequence[ResetRow]) -> str:
     )
     layout = "  ".join(["%-20s"] * len(titles))
     lines = [layout % titles]
-    for row in rows:
+    for key, row in rows.items():
         consumed = "-" if row.consumer_offset is None else row.consumer_offset
-        offsets = (row.broker_offset, consumed, row.time_offset, row.reset_offset)
-        lines.append(layout % (row.queue.broker_name, row.queue.queue_id, *offsets))
+        offsets = (row.broker_offset, consumed, row.timestamp_offset, row.reset_offset)
+        lines.append(layout % (key.broker_name, key.queue_id, *offsets))
     return "\n".join(line.rstrip() for line in lines)
 
 

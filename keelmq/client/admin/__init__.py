@@ -2,7 +2,7 @@
 
 Its parts have the names of the modules: name_servers, controllers, brokers, containers, groups (with their
 members and offsets), messages, auth (users and ACLs), store_copies (backups and checksums). Functions for
-what takes requests to several servers: places.py, progress.py, resets.py, changes.py.
+what takes requests to several servers: places.py, progress.py, changes.py.
 """
 
 from keelmq.client.admin.client import AdminClient

@@ -1,6 +1,6 @@
 """AdminClient's requests to one broker about users and access control lists (ACL 2.0)."""
 
-from keelmq.client.admin.transport import AdminTransport
+from keelmq.client.admin.transport import AdminTransport, body_of
 from keelmq.remoting.operations.auth import (
     AUTH_CREATE_ACL,
     AUTH_CREATE_USER,
@@ -14,11 +14,13 @@ from keelmq.remoting.operations.auth import (
     AUTH_UPDATE_USER,
     EXPLAIN_DELETE_ACL,
     EXPLAIN_DELETE_USER,
+    AclDeletion,
     AclInfo,
     AclRequest,
     DeleteAclRequest,
     ListAclsRequest,
     ListUsersRequest,
+    UserDeletion,
     UserInfo,
     UserRequest,
 )
@@ -39,16 +41,19 @@ class AuthAdmin(AdminTransport):
         """Deletes the user and its ACL (AUTH_DELETE_USER, 3003)."""
         await self.ask(broker_addr, AUTH_DELETE_USER, UserRequest(username=username))
 
-    async def explain_delete_user(self, broker_addr: str, username: str) -> bool:
-        """Asks whether the user would be deleted (EXPLAIN_DELETE_USER, 29054). False: the server cannot say.
-        AdminError: it would be refused, with the code and remark of 3003."""
-        return await self.explained(broker_addr, EXPLAIN_DELETE_USER, UserRequest(username=username))
+    async def explain_delete_user(self, broker_addr: str, username: str) -> UserInfo | None:
+        """Returns the user that would be deleted (EXPLAIN_DELETE_USER, 29054). Raises as explain()."""
+        answer = await self.explain(broker_addr, EXPLAIN_DELETE_USER, UserRequest(username=username))
+        return body_of(answer, UserDeletion, EXPLAIN_DELETE_USER, broker_addr).user
 
-    async def explain_delete_acl(self, broker_addr: str, subject: str, resource: str | None = None) -> bool:
-        """Asks whether entries would be deleted (EXPLAIN_DELETE_ACL, 29055). False: the server cannot say.
-        AdminError: it would be refused, with the code and remark of 3008."""
+    async def explain_delete_acl(
+        self, broker_addr: str, subject: str, resource: str | None = None
+    ) -> AclInfo | None:
+        """Returns the ACL from which entries would be deleted (EXPLAIN_DELETE_ACL, 29055). Raises as
+        explain()."""
         header = DeleteAclRequest(subject=subject, resource=resource)
-        return await self.explained(broker_addr, EXPLAIN_DELETE_ACL, header)
+        answer = await self.explain(broker_addr, EXPLAIN_DELETE_ACL, header)
+        return body_of(answer, AclDeletion, EXPLAIN_DELETE_ACL, broker_addr).acl
 
     async def get_user(self, broker_addr: str, username: str) -> UserInfo | None:
         """Returns the user; None: there is none (AUTH_GET_USER, 3004)."""

@@ -18,6 +18,7 @@ from keelmq.remoting.operations.broker import (
     EpochEntryCache,
     GroupList,
     HaRuntimeInfo,
+    TopicDeletion,
     TopicRequest,
 )
 from keelmq.remoting.operations.broker_admin import (
@@ -144,10 +145,11 @@ class BrokerAdmin(AdminTransport):
         """Deletes the topic at this broker (DELETE_TOPIC_IN_BROKER, 215)."""
         await self.ask(broker_addr, DELETE_TOPIC_IN_BROKER, TopicRequest(topic=topic))
 
-    async def explain_delete_topic(self, broker_addr: str, topic: str) -> bool:
-        """Asks whether the broker would delete the topic (EXPLAIN_DELETE_TOPIC, 29051). False: it cannot say.
-        AdminError: it would refuse, with the code and remark of 215."""
-        return await self.explained(broker_addr, EXPLAIN_DELETE_TOPIC, TopicRequest(topic=topic))
+    async def explain_delete_topic(self, broker_addr: str, topic: str) -> TopicDeletion:
+        """Returns what the broker would delete with the topic (EXPLAIN_DELETE_TOPIC, 29051). Raises as
+        explain()."""
+        answer = await self.explain(broker_addr, EXPLAIN_DELETE_TOPIC, TopicRequest(topic=topic))
+        return body_of(answer, TopicDeletion, EXPLAIN_DELETE_TOPIC, broker_addr)
 
     async def topic_consumers(self, broker_addr: str, topic: str) -> list[str]:
         """Returns the consumer groups that consume the topic (QUERY_TOPIC_CONSUME_BY_WHO, 300)."""

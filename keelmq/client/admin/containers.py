@@ -120,12 +120,14 @@ class ContainerAdmin(AdminTransport):
     async def explain_remove_broker(
         self, container_addr: str, cluster_name: str, broker_name: str, broker_id: int
     ) -> InnerBroker:
-        """Returns the broker that remove_broker() would remove now (EXPLAIN_REMOVE_BROKER, 29035).
-        AdminError: it would be refused, with the code and remark of 903; 3: the container cannot say."""
+        """Returns the broker that remove_broker() would remove now (EXPLAIN_REMOVE_BROKER, 29035). Raises as
+        explain()."""
         header = RemoveBrokerRequest(
             broker_cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
         )
-        answer = await self.ask(container_addr, EXPLAIN_REMOVE_BROKER, header, timeout_ms=STATUS_TIMEOUT_MS)
+        answer = await self.explain(
+            container_addr, EXPLAIN_REMOVE_BROKER, header, timeout_ms=STATUS_TIMEOUT_MS
+        )
         return body_of(answer, InnerBroker, EXPLAIN_REMOVE_BROKER, container_addr)
 
     async def remove_broker(

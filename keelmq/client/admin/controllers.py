@@ -13,6 +13,7 @@ from keelmq.remoting.operations.controller import (
     ELECT_MASTER,
     EXPLAIN_CLEAN_BROKER_DATA,
     EXPLAIN_ELECTION,
+    EXPLAIN_REMOVE_CONTROLLER,
     EXPORT_STATE,
     GET_CONTROLLER_CONFIG,
     GET_ELECTIONS,
@@ -23,6 +24,7 @@ from keelmq.remoting.operations.controller import (
     BrokerReplicasInfo,
     CleanBrokerDataRequest,
     CleanExplanation,
+    ControllerIdRequest,
     ControllerMetadata,
     ElectionExplanation,
     Elections,
@@ -98,8 +100,7 @@ class ControllerAdmin(AdminTransport):
         self, controller_addr: str, *, cluster_name: str, broker_name: str, broker_id: int | None
     ) -> ElectionExplanation:
         """Returns the decision that elect_master would make, and changes nothing (EXPLAIN_ELECTION, 29011).
-        `broker_id` None: the election that the controller itself would hold. AdminError 3: it is a RocketMQ
-        controller, which does not support this."""
+        `broker_id` None: the election that the controller itself would hold. Raises as explain()."""
         leader = await self.controller_leader(controller_addr)
         header = ElectMasterRequest(
             cluster_name=cluster_name,
@@ -108,7 +109,7 @@ class ControllerAdmin(AdminTransport):
             designate_elect=broker_id is not None,
             dry_run=True,
         )
-        answer = await self.ask(leader, EXPLAIN_ELECTION, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        answer = await self.explain(leader, EXPLAIN_ELECTION, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
         body = body_of(answer, ElectMasterResponseBody, EXPLAIN_ELECTION, leader)
         if body.explanation is None:
             raise AdminError(EXPLAIN_ELECTION.name, leader, "the response has no explanation", answer.code)
@@ -144,8 +145,7 @@ class ControllerAdmin(AdminTransport):
         clean_living: bool = False,
     ) -> tuple[CleanExplanation, str]:
         """Returns what clean_broker_data() would remove, and the controller's remark; changes nothing
-        (EXPLAIN_CLEAN_BROKER_DATA, 29015). AdminError: it would be refused, with the code and remark of 1011;
-        3: a RocketMQ controller, or an older one, which does not support this."""
+        (EXPLAIN_CLEAN_BROKER_DATA, 29015). Raises as explain()."""
         leader = await self.controller_leader(controller_addr)
         header = CleanBrokerDataRequest(
             cluster_name=cluster_name,
@@ -153,7 +153,9 @@ class ControllerAdmin(AdminTransport):
             broker_controller_ids_to_clean=broker_ids,
             is_clean_living_broker=clean_living,
         )
-        answer = await self.ask(leader, EXPLAIN_CLEAN_BROKER_DATA, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        answer = await self.explain(
+            leader, EXPLAIN_CLEAN_BROKER_DATA, header, timeout_ms=CONTROLLER_TIMEOUT_MS
+        )
         return body_of(answer, CleanExplanation, EXPLAIN_CLEAN_BROKER_DATA, leader), answer.remark
 
     async def elections(self, controller_addr: str, broker_name: str, count: int) -> list[PastElection]:
@@ -175,6 +177,16 @@ class ControllerAdmin(AdminTransport):
         the remark."""
         leader = await self.controller_leader(controller_addr)
         answer = await self.ask(leader, operation, header, timeout_ms=MEMBERS_TIMEOUT_MS)
+        return answer.header, answer.remark
+
+    async def explain_remove_controller(
+        self, controller_addr: str, controller_id: str
+    ) -> tuple[ControllerMetadata, str]:
+        """Returns the present group, and the leader's remark (EXPLAIN_REMOVE_CONTROLLER, 29024). Raises as
+        explain()."""
+        leader = await self.controller_leader(controller_addr)
+        header = ControllerIdRequest(controller_id=controller_id)
+        answer = await self.explain(leader, EXPLAIN_REMOVE_CONTROLLER, header, timeout_ms=MEMBERS_TIMEOUT_MS)
         return answer.header, answer.remark
 
     # one controller; each() calls them for several

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from keelmq.client.admin.transport import AdminError, AdminTransport, body_of
+from keelmq.client.admin.transport import CANNOT_SAY, AdminError, AdminTransport, body_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Ok, Operation
 from keelmq.remoting.operations.broker_admin import (
@@ -20,6 +20,7 @@ from keelmq.remoting.operations.broker_metadata import (
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     DeleteGroupRequest,
+    GroupDeletion,
     GroupPageRequest,
     SubscriptionGroupConfig,
     SubscriptionGroups,
@@ -40,6 +41,7 @@ from keelmq.remoting.operations.clients import (
     ProducerConnectionBody,
     ProducerGroupRequest,
     ResetOffsetRequest,
+    ResetRow,
 )
 from keelmq.remoting.paged_table import PAGE_ROWS, PagedTable
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
@@ -195,24 +197,26 @@ class GroupAdmin(AdminTransport):
         header = DeleteGroupRequest(group_name=group, clean_offset=clean_offset)
         await self.ask(broker_addr, DELETE_SUBSCRIPTIONGROUP, header)
 
-    async def explain_delete_group(self, broker_addr: str, group: str, *, clean_offset: bool = False) -> bool:
-        """Asks whether the broker would delete the group (EXPLAIN_DELETE_GROUP, 29052). False: it cannot say.
-        AdminError: it would refuse, with the code and remark of 207."""
+    async def explain_delete_group(
+        self, broker_addr: str, group: str, *, clean_offset: bool = False
+    ) -> GroupDeletion:
+        """Returns what the broker would delete with the group (EXPLAIN_DELETE_GROUP, 29052). Raises as
+        explain()."""
         header = DeleteGroupRequest(group_name=group, clean_offset=clean_offset)
-        return await self.explained(broker_addr, EXPLAIN_DELETE_GROUP, header)
+        answer = await self.explain(broker_addr, EXPLAIN_DELETE_GROUP, header)
+        return body_of(answer, GroupDeletion, EXPLAIN_DELETE_GROUP, broker_addr)
 
     async def explain_reset_offset(
         self, broker_addr: str, header: ResetOffsetRequest
-    ) -> dict[QueueKey, int] | None:
-        """Returns the offsets that a reset would set (EXPLAIN_RESET_OFFSET, 29053). None: the broker cannot
-        say. AdminError: it would refuse, with the code and remark of 222."""
+    ) -> dict[QueueKey, ResetRow]:
+        """Returns the queues that a reset would change (EXPLAIN_RESET_OFFSET, 29053). Raises as explain()."""
+        answer = await self.explain(broker_addr, EXPLAIN_RESET_OFFSET, header)
         try:
-            answer = await self.ask(broker_addr, EXPLAIN_RESET_OFFSET, header)
-        except AdminError as error:
-            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                return None
-            raise
-        return _offset_table(answer, EXPLAIN_RESET_OFFSET, broker_addr, "the response is unreadable")
+            rows, _ = load_queue_map(bytes(answer.body), "offsetTable")
+            return {key: ResetRow.model_validate(row) for key, row in sorted(rows.items())}
+        except ValueError:
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            raise AdminError(EXPLAIN_RESET_OFFSET.name, broker_addr, CANNOT_SAY, code) from None
 
     async def reset_offset(
         self,
@@ -232,8 +236,11 @@ class GroupAdmin(AdminTransport):
             topic=topic, group=group, queue_id=queue_id, offset=offset, timestamp=timestamp, is_force=force
         )
         answer = await self.ask(broker_addr, INVOKE_BROKER_TO_RESET_OFFSET, header)
-        remark = "the offsets are reset, but the response is unreadable"
-        return _offset_table(answer, INVOKE_BROKER_TO_RESET_OFFSET, broker_addr, remark)
+        try:
+            return load_queue_map(bytes(answer.body or b"{}"), "offsetTable")[0]
+        except ValueError as error:
+            remark = f"the offsets are reset, but the response is unreadable: {error}"
+            raise AdminError(INVOKE_BROKER_TO_RESET_OFFSET.name, broker_addr, remark, 0) from error
 
     async def clone_offset(
         self, broker_addr: str, source: str, target: str, topic: str | None = None, *, offline: bool = True
@@ -241,16 +248,6 @@ class GroupAdmin(AdminTransport):
         """Sets the offsets of the group `target` to those of `source` (CLONE_GROUP_OFFSET, 314)."""
         header = CloneOffsetRequest(src_group=source, dest_group=target, topic=topic, offline=offline)
         await self.ask(broker_addr, CLONE_GROUP_OFFSET, header)
-
-
-def _offset_table(
-    answer: Ok[Any], operation: Operation[Any, Any], address: str, remark: str
-) -> dict[QueueKey, int]:
-    try:
-        offsets, _ = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
-    except ValueError as error:
-        raise AdminError(operation.name, address, f"{remark}: {error}", 0) from error
-    return offsets
 
 
 def _progress(answer: Ok[Any], operation: Operation[Any, Any], address: str) -> GroupProgress:

@@ -13,6 +13,7 @@ from keelmq.remoting.operations.namesrv_admin import (
 from keelmq.remoting.operations.route import (
     ADD_WRITE_PERM_OF_BROKER,
     DELETE_TOPIC_IN_NAMESRV,
+    EXPLAIN_WIPE_WRITE_PERM,
     GET_ALL_TOPIC_LIST,
     GET_BROKER_CLUSTER_INFO,
     GET_ROUTEINFO_BY_TOPIC,
@@ -23,6 +24,7 @@ from keelmq.remoting.operations.route import (
     RouteRequest,
     TopicList,
     TopicRouteData,
+    WipeExplanation,
 )
 
 
@@ -63,6 +65,14 @@ class NameServerAdmin(AdminTransport):
         many topics changed; 0 also for an unknown broker."""
         header = RouteBrokerNameRequest(broker_name=broker_name)
         return (await self.ask(address, WIPE_WRITE_PERM_OF_BROKER, header)).header.wipe_topic_count
+
+    async def explain_wipe(self, address: str, broker_name: str) -> tuple[int, WipeExplanation]:
+        """Returns how many topics the broker has, and those that wipe_write_perm() would change
+        (EXPLAIN_WIPE_WRITE_PERM, 29056). Raises as explain()."""
+        header = RouteBrokerNameRequest(broker_name=broker_name)
+        answer = await self.explain(address, EXPLAIN_WIPE_WRITE_PERM, header)
+        explained = body_of(answer, WipeExplanation, EXPLAIN_WIPE_WRITE_PERM, address)
+        return answer.header.wipe_topic_count, explained
 
     async def add_write_perm(self, address: str, broker_name: str) -> int:
         """Restores the write permission of the broker's topics (ADD_WRITE_PERM_OF_BROKER, 327). Returns how

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.remoting.client import RemotingClient
@@ -61,6 +61,12 @@ class ServerResult(Generic[T]):
     answer: T | None = None
     error: AdminError | None = None
     remark: str = ""
+
+
+CANNOT_SAY: Final = (
+    "this server cannot say what the request would do (it is RocketMQ's, or an older KeelMQ): not known "
+    "before it is done"
+)
 
 
 class AdminTransport:
@@ -128,16 +134,25 @@ class AdminTransport:
             return outcome
         raise self.error_of(address, operation.name, outcome)
 
-    async def explained(self, address: str, operation: Operation[Any, Any], header: Wire) -> bool:
-        """Asks a server whether it would make a change. False: it does not know the request, as RocketMQ's
-        and older ones. AdminError: it would refuse the change, or it does not answer."""
+    async def explain(
+        self,
+        address: str,
+        operation: Operation[Any, Resp],
+        header: Wire,
+        *,
+        timeout_ms: int = ADMIN_TIMEOUT_MS,
+    ) -> Ok[Resp]:
+        """Asks a server what a change would do (ADR 68); nothing is changed. AdminError: it would refuse the
+        change; REQUEST_CODE_NOT_SUPPORTED: it cannot say, as RocketMQ's servers and older ones of KeelMQ."""
         try:
-            await self.ask(address, operation, header)
+            answer = await self.ask(address, operation, header, timeout_ms=timeout_ms)
         except AdminError as error:
-            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                return False
-            raise
-        return True
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+        else:
+            if operation.response_body is None or isinstance(answer.body, operation.response_body):
+                return answer
+        raise AdminError(operation.name, address, CANNOT_SAY, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
     @staticmethod
     def error_of(address: str, request: str, outcome: Failed | Unknown) -> AdminError:

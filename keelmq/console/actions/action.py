@@ -6,7 +6,7 @@ and audit that user. A preview asks as well, and changes nothing.
 
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from pydantic import ConfigDict, Field
@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.console.data.servers import find_group
 from keelmq.health.status import ClusterStatus, GroupStatus
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Role, Wire
 from keelmq.remoting.servers.http_answers import NotFound
 
@@ -34,6 +35,7 @@ class Parameters(Wire):
 
 
 P = TypeVar("P", bound=Parameters)
+T = TypeVar("T")
 
 
 class Preview(Wire):
@@ -115,6 +117,36 @@ async def outcome_of(server: str, asked: Awaitable[object]) -> ServerOutcome:
     return ServerOutcome(
         server=server, outcome="ok", code=0, remark=answer if isinstance(answer, str) else ""
     )
+
+
+class Explained(msgspec.Struct, Generic[T], frozen=True):
+    """What servers say that an action would do. is_possible False: all of them would refuse it. A server that
+    cannot say, or does not answer, may accept it."""
+
+    told: dict[str, T]
+    warnings: list[str]
+    is_possible: bool
+
+
+async def explained_at(servers: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> Explained[T]:
+    """Asks servers what an action would do; `ask`: an explain_ method of AdminClient."""
+
+    async def one(server: str) -> tuple[str, T | None, AdminError | None]:
+        try:
+            return server, await ask(server), None
+        except AdminError as error:
+            return server, None, error
+
+    said = await gather_some(one(each) for each in servers)
+    told = {server: answer for server, answer, error in said if error is None}
+    warnings, is_possible = [], bool(told)
+    for _, _, error in said:
+        if error is None:
+            continue
+        is_known = error.code not in (None, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        warnings.append(f"{error.address}: {'it would be refused: ' if is_known else ''}{error.remark}")
+        is_possible |= not is_known
+    return Explained(cast(dict[str, T], told), warnings, is_possible)
 
 
 async def at_each(servers: Iterable[str], ask: Callable[[str], Awaitable[object]]) -> list[ServerOutcome]:

@@ -5,9 +5,8 @@ from typing import Final
 from pydantic import Field
 
 from keelmq.client.admin import AdminError, changes
-from keelmq.client.admin.places import ask_brokers, masters_of
-from keelmq.client.admin.progress import NOBODY, members_of
-from keelmq.client.admin.resets import LATEST, ResetRow, Wanted, would_reset
+from keelmq.client.admin.places import masters_of
+from keelmq.client.admin.progress import members_of
 from keelmq.console.actions.action import (
     Acting,
     Action,
@@ -16,11 +15,14 @@ from keelmq.console.actions.action import (
     ServerOutcome,
     at_each,
     command_line,
+    explained_at,
 )
 from keelmq.console.actions.masters import masters, outcomes
 from keelmq.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from keelmq.remoting.operation import Role
+from keelmq.remoting.operations.clients import RESET_TO_END, ResetOffsetRequest, ResetRow
 from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.remoting.queue_map import QueueKey
 from keelmq.remoting.servers.http_answers import NotFound
 
 QUEUES_SHOWN_MAX: Final = 1_000
@@ -58,14 +60,16 @@ async def _masters_route(acting: Acting, topic: str) -> tuple[TopicRouteData, li
 
 async def _preview_reset(acting: Acting, asked: ResetOffset) -> Preview:
     route, without = await _masters_route(acting, asked.topic)
-    wanted = Wanted(asked.group, asked.topic, asked.at_ms, None, None, asked.force)
-    told, errors = await ask_brokers(
-        acting.admin, route, lambda address: would_reset(acting.admin, address, wanted)
+    wanted = ResetOffsetRequest(
+        topic=asked.topic, group=asked.group, timestamp=asked.at_ms, is_force=asked.force
     )
-    rows = [row for _, found in told for row in found]
+    addresses = [each.broker_addrs[MASTER_ID] for each in route.broker_datas]
+    said = await explained_at(addresses, lambda each: acting.admin.groups.explain_reset_offset(each, wanted))
+    found = {key: row for rows in said.told.values() for key, row in rows.items()}
+    rows = list(found.values())
     _, members, _ = await members_of(acting.admin, route, asked.group)
     warnings = [f"{each} has no master: nothing is done there; repeat it later" for each in without]
-    warnings += [f"{error.address}: {error.remark}" for error in errors if error.code not in NOBODY]
+    warnings += said.warnings
     moves = [row.reset_offset - row.consumer_offset for row in rows if row.consumer_offset is not None]
     forward, back = sum(move for move in moves if move > 0), -sum(move for move in moves if move < 0)
     if forward:
@@ -75,25 +79,27 @@ async def _preview_reset(acting: Acting, asked: ResetOffset) -> Preview:
     if rows and all(row.consumer_offset is None for row in rows):
         warnings.append(f"group {asked.group} has consumed nothing of topic {asked.topic} so far")
     online = 0 if members is None else len(members.connection_set)
-    when = "the end of every queue" if asked.at_ms == LATEST else "the first message of that time or later"
+    when = (
+        "the end of every queue" if asked.at_ms == RESET_TO_END else "the first message of that time or later"
+    )
     return Preview(
         what=f"Group {asked.group} continues topic {asked.topic} at {when}. "
         + (f"{online} members are connected; they go on there." if online else "No member is connected."),
-        servers=[address for address, _ in told],
+        servers=addresses,
         warnings=warnings,
         command=_reset_command(acting, asked),
-        is_possible=bool(rows),
+        is_possible=said.is_possible,
         details={
-            "queues": [_reset_row(row) for row in rows[:QUEUES_SHOWN_MAX]],
+            "queues": [_reset_row(key, row) for key, row in list(found.items())[:QUEUES_SHOWN_MAX]],
             "moreQueues": max(0, len(rows) - QUEUES_SHOWN_MAX),
         },
     )
 
 
-def _reset_row(row: ResetRow) -> dict[str, object]:
+def _reset_row(queue: QueueKey, row: ResetRow) -> dict[str, object]:
     return {
-        "brokerName": row.queue.broker_name,
-        "queueId": row.queue.queue_id,
+        "brokerName": queue.broker_name,
+        "queueId": queue.queue_id,
         "brokerOffset": row.broker_offset,
         "from": row.consumer_offset,
         "to": row.reset_offset,
@@ -102,7 +108,7 @@ def _reset_row(row: ResetRow) -> dict[str, object]:
 
 def _reset_command(acting: Acting, asked: ResetOffset) -> str:
     force = [] if asked.force else ["-f", "false"]
-    if asked.at_ms == LATEST:
+    if asked.at_ms == RESET_TO_END:
         return command_line(
             "mqadmin", "skipAccumulatedMessage", "-n", acting.name_server_list, "-g", asked.group,
             "-t", asked.topic, *force,
@@ -127,25 +133,21 @@ async def _reset(acting: Acting, asked: ResetOffset) -> list[ServerOutcome]:
 
 async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
     at = await masters(acting, asked.cluster)
-    said = await acting.admin.each(";".join(at.addresses), acting.admin.groups.list_groups)
-    there = [each.address for each in said if each.answer is not None and asked.group in each.answer]
-    warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
-
-    async def progress(address: str) -> int:
-        found = await acting.admin.groups.consume_stats(address, asked.group)
-        return sum(row.behind for row in found.queues.values())
-
-    async def members(address: str) -> int:
-        return len((await acting.admin.groups.consumer_connections(address, asked.group)).connection_set)
-
-    behind = await acting.admin.each(";".join(at.addresses), progress)
-    online = await acting.admin.each(";".join(at.addresses), members)
-    lag, connected = sum(each.answer or 0 for each in behind), max((each.answer or 0) for each in online)
+    said = await explained_at(
+        at.addresses,
+        lambda each: acting.admin.groups.explain_delete_group(
+            each, asked.group, clean_offset=asked.remove_offset
+        ),
+    )
+    told = said.told.values()
+    warnings = [*at.warnings, *said.warnings]
+    lag, connected = sum(each.behind for each in told), max((each.members for each in told), default=0)
+    is_known = not told or any(each.is_known or each.topics for each in told)
     if connected:
         warnings.insert(0, f"{connected} members are connected: they make the group again, or fail")
     if lag:
         warnings.append(f"{lag} messages are not consumed yet")
-    if not there:
+    if not is_known:
         warnings.insert(0, f"no master of cluster {asked.cluster} has a group {asked.group}")
     kept = "" if asked.remove_offset else " Its offsets stay: a group of this name goes on where it was."
     return Preview(
@@ -157,7 +159,7 @@ async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
             "mqadmin", "deleteSubGroup", "-n", acting.name_server_list, "-c", asked.cluster,
             "-g", asked.group, *(["-r", "true"] if asked.remove_offset else []),
         ),
-        is_possible=bool(there),
+        is_possible=is_known and said.is_possible,
         type_to_confirm=asked.group,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from keelmq.console.actions.action import (
     Preview,
     ServerOutcome,
     command_line,
+    explained_at,
     outcome_of,
 )
 from keelmq.console.data.servers import hosts_of
@@ -86,12 +87,19 @@ async def _add(acting: Acting, asked: AddBroker) -> list[ServerOutcome]:
 
 async def _preview_remove(acting: Acting, asked: RemoveBroker) -> Preview:
     server, warnings = _checked(acting, asked.container), []
+    said = await explained_at(
+        [server],
+        lambda each: acting.admin.containers.explain_remove_broker(
+            each, asked.cluster, asked.broker_name, asked.broker_id
+        ),
+    )
+    warnings += said.warnings
+    if any(found.role == "master" for found in said.told.values()):
+        warnings.append("it is the master: it hands over to another replica first, if one is in sync")
     try:
         group = acting.group(asked.cluster, asked.broker_name)
     except NotFound:
         group = None  # its broker may be quarantined, so that nobody lists it
-    if group is not None and group.master_id == asked.broker_id:
-        warnings.append("it is the master: it hands over to another replica first, if one is in sync")
     if group is not None and group.min_in_sync is not None:
         left = [each for each in group.sync_state_set if each != asked.broker_id]
         if len(left) < group.min_in_sync:
@@ -102,6 +110,7 @@ async def _preview_remove(acting: Acting, asked: RemoveBroker) -> Preview:
         servers=[server],
         warnings=warnings,
         command=command_line("mqadmin", "removeBroker", "-c", server, "-b", identity),
+        is_possible=said.is_possible,
         type_to_confirm=asked.broker_name,
     )
 

@@ -4,7 +4,6 @@ from typing import Final
 
 from pydantic import Field
 
-from keelmq.client.admin import AdminError
 from keelmq.console.actions.action import (
     Acting,
     Action,
@@ -12,12 +11,11 @@ from keelmq.console.actions.action import (
     Preview,
     ServerOutcome,
     command_line,
+    explained_at,
     outcome_of,
 )
-from keelmq.health.status import GroupStatus
-from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Role
-from keelmq.remoting.operations.controller import ElectionExplanation
 
 
 class Group(Parameters):
@@ -45,52 +43,28 @@ async def _preview_elect(acting: Acting, asked: Elect) -> Preview:
     address = next((each.address for each in group.replicas if each.broker_id == asked.broker_id), "")
     was = f"instead of broker {group.master_id}" if group.master_id else "; it has no master now"
     who = f"Broker {asked.broker_id}{f' at {address}' if address else ''}"
-    preview = Preview(
+    said = await explained_at(
+        [acting.controller_list],
+        lambda each: acting.admin.controllers.explain_election(
+            each, cluster_name=asked.cluster, broker_name=asked.broker_name, broker_id=asked.broker_id
+        ),
+    )
+    warnings, is_possible, details = said.warnings, said.is_possible, {}
+    for explained in said.told.values():
+        details["explanation"] = explained.model_dump(by_alias=True, exclude_none=True, mode="json")
+        is_possible = not explained.code
+        if explained.code:
+            warnings = [f"it would be refused: {explained.remark or explained.verdict}"]
+        elif explained.unclean:
+            warnings = ["this election is unclean: acknowledged messages may be lost"]
+    return Preview(
         what=f"{who} becomes the master of {asked.broker_name} {was}.".replace(" ;", ";"),
         servers=list(acting.controllers[:1]),
-        warnings=[*_loss_warnings(group, asked.broker_id)],
+        warnings=warnings,
         command=_elect_command(acting, asked),
+        is_possible=is_possible,
+        details=details,
     )
-    try:
-        explained = await acting.admin.controllers.explain_election(
-            acting.controller_list,
-            cluster_name=asked.cluster,
-            broker_name=asked.broker_name,
-            broker_id=asked.broker_id,
-        )
-    except AdminError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return preview  # a controller of RocketMQ
-        warning = f"the controllers do not say what would happen: {error.remark}"
-        return preview.model_copy(update={"warnings": [warning, *preview.warnings]})
-    return _with_explanation(preview, explained)
-
-
-def _with_explanation(preview: Preview, explained: ElectionExplanation) -> Preview:
-    details = {"explanation": explained.model_dump(by_alias=True, exclude_none=True, mode="json")}
-    if explained.code:
-        warning = f"it would be refused: {explained.remark or explained.verdict}"
-        changed: dict[str, object] = {"warnings": [warning], "is_possible": False, "details": details}
-        return preview.model_copy(update=changed)
-    warnings = list(preview.warnings)
-    if explained.unclean:
-        warnings.insert(0, "this election is unclean: acknowledged messages may be lost")
-    return preview.model_copy(update={"warnings": warnings, "details": details})
-
-
-def _loss_warnings(group: GroupStatus, broker_id: int) -> list[str]:
-    found = []
-    replica = next((each for each in group.replicas if each.broker_id == broker_id), None)
-    if replica is None:
-        return [f"broker {broker_id} is not known in {group.broker_name}"]
-    if group.sync_state_set and broker_id not in group.sync_state_set:
-        behind = "" if replica.lag_bytes is None else f" ({replica.lag_bytes} bytes behind)"
-        found.append(
-            f"broker {broker_id} is not in the SyncStateSet{behind}: messages that it lacks would be lost"
-        )
-    if not replica.is_alive:
-        found.append(f"broker {broker_id} does not answer")
-    return found
 
 
 async def _elect(acting: Acting, asked: Elect) -> list[ServerOutcome]:
@@ -115,23 +89,28 @@ def _elect_command(acting: Acting, asked: Elect) -> str:
 
 async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
     group = acting.group(asked.cluster, asked.broker_name)
-    known = {each.broker_id: each for each in group.replicas}
-    chosen = asked.broker_ids or sorted(known)
-    living = [each for each in chosen if each in known and known[each].is_alive]
-    unknown = [each for each in chosen if each not in known]
-    warnings = [f"{group.broker_name} has no broker {each}" for each in unknown]
-    if living and not asked.living:
-        warnings.append(f"alive, and so refused: {_ids(living)}; stop them first, or clean living ones too")
-    elif living:
-        warnings.append(f"alive: {_ids(living)}; they must be restarted to be known again")
-    if group.master_id in chosen:
-        warnings.append(f"broker {group.master_id} is the master: the group is without one afterwards")
-    in_sync = [each for each in chosen if each in group.sync_state_set]
-    if in_sync and set(group.sync_state_set) <= set(chosen):
-        warnings.append("no replica with all acknowledged messages is left in the SyncStateSet")
-    which = f"brokers {_ids(chosen)}" if asked.broker_ids else "all replicas, and the group itself"
-    is_possible, word = await _would_clean(acting, asked)
-    warnings = [*([word] if word else []), *warnings]
+    said = await explained_at(
+        [acting.controller_list],
+        lambda each: acting.admin.controllers.explain_clean_broker_data(
+            each,
+            cluster_name=asked.cluster,
+            broker_name=asked.broker_name,
+            broker_ids=_ids(asked.broker_ids),
+            clean_living=asked.living,
+        ),
+    )
+    warnings = list(said.warnings)
+    for found, remark in said.told.values():
+        living = [each.broker_id for each in found.replicas if each.alive]
+        if not found.replicas:
+            warnings.append(remark)
+        if living:
+            warnings.append(f"alive: {_ids(living)}; they must be restarted to be known again")
+        if found.master_broker_id is not None:
+            warnings.append(
+                f"broker {found.master_broker_id} is the master: the group is without one afterwards"
+            )
+    which = f"brokers {_ids(asked.broker_ids)}" if asked.broker_ids else "all replicas, and the group itself"
     return Preview(
         what=f"The controllers forget {which} of {group.broker_name}. Ids are not assigned again; files and "
         "messages of the brokers stay.",
@@ -141,28 +120,9 @@ async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
             "mqadmin", "cleanBrokerMetadata", "-a", acting.controller_list, "-c", asked.cluster,
             "-bn", asked.broker_name, "-b", _ids(asked.broker_ids), *(["-l"] if asked.living else []),
         ),
-        is_possible=is_possible,
+        is_possible=said.is_possible,
         type_to_confirm=group.broker_name,
     )  # fmt: skip
-
-
-async def _would_clean(acting: Acting, asked: Clean) -> tuple[bool, str]:
-    """Returns whether the controllers would do it, as they say themselves, and a warning, or ""."""
-    try:
-        await acting.admin.controllers.explain_clean_broker_data(
-            acting.controller_list,
-            cluster_name=asked.cluster,
-            broker_name=asked.broker_name,
-            broker_ids=_ids(asked.broker_ids),
-            clean_living=asked.living,
-        )
-    except AdminError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return True, "these controllers do not say whether they would do it (RocketMQ's, or older ones)"
-        if error.code is None:
-            return True, f"the controllers do not say whether they would do it: {error.remark}"
-        return False, f"it would be refused: {error.remark}"
-    return True, ""
 
 
 async def _clean(acting: Acting, asked: Clean) -> list[ServerOutcome]:

@@ -4,7 +4,6 @@ from typing import Final
 
 from pydantic import Field
 
-from keelmq.client.admin import AdminError, gather_some
 from keelmq.console.actions.action import (
     Acting,
     Action,
@@ -13,14 +12,12 @@ from keelmq.console.actions.action import (
     ServerOutcome,
     at_each,
     command_line,
+    explained_at,
 )
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Role
 
-PERM_WRITE: Final = 2
 TOPICS_SHOWN: Final = 20
-TOPICS_ASKED_MAX: Final = 10_000
-"""Topics whose routes a preview asks for; of more it says so."""
 
 
 class BrokerName(Parameters):
@@ -30,24 +27,26 @@ class BrokerName(Parameters):
 
 
 async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
-    warnings, details = [], {}
-    try:
-        alone, not_asked = await _only_writable_here(acting, asked.broker_name)
-    except AdminError as error:
-        warnings.append(f"the name servers do not tell which topics are only here: {error.remark}")
-    else:
-        if alone:
-            names = ", ".join(alone[:TOPICS_SHOWN]) + (", ..." if len(alone) > TOPICS_SHOWN else "")
-            warnings.append(f"{len(alone)} topics have no other writable broker: {names}")
-            details["topics"] = alone
-        if not_asked:
-            warnings.append(f"{not_asked} more topics were not looked at")
+    said = await explained_at(
+        acting.name_servers, lambda each: acting.admin.name_servers.explain_wipe(each, asked.broker_name)
+    )
+    warnings, details = list(said.warnings), {}
+    alone = sorted({topic for _, found in said.told.values() for topic in found.nowhere_else})
+    shown = [topic for topic in alone if not topic.startswith("%")]
+    if shown:
+        names = ", ".join(shown[:TOPICS_SHOWN]) + (", ..." if len(shown) > TOPICS_SHOWN else "")
+        warnings.append(f"{len(shown)} topics have no other writable broker: {names}")
+        details["topics"] = shown
+    is_known = any(count for count, _ in said.told.values())
+    if said.told and not is_known:
+        warnings.append(f"no topic has a broker {asked.broker_name}")
     return Preview(
         what=f"Producers stop sending to {asked.broker_name} within their route poll (30 s); consumers go "
         "on. It lasts until the permission is given back, or the broker registers changed topics.",
         servers=list(acting.name_servers),
         warnings=warnings,
         command=_command(acting, "wipeWritePerm", asked),
+        is_possible=is_known if said.told else said.is_possible,
         type_to_confirm=asked.broker_name if warnings else "",
         details=details,
     )
@@ -55,28 +54,6 @@ async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
 
 def _command(acting: Acting, name: str, asked: BrokerName) -> str:
     return command_line("mqadmin", name, "-n", acting.name_server_list, "-b", asked.broker_name)
-
-
-async def _only_writable_here(acting: Acting, broker_name: str) -> tuple[list[str], int]:
-    """Returns topics that no other group has writable queues of, and how many topics were not looked at."""
-    server = acting.name_servers[0]
-
-    async def writable_at(topic: str) -> set[str]:
-        try:
-            route = await acting.admin.name_servers.topic_route(server, topic)
-        except AdminError as error:
-            if error.code is None:
-                raise
-            return set()
-        return {each.broker_name for each in route.queue_datas if each.perm & PERM_WRITE}
-
-    topics = [
-        topic for topic in await acting.admin.name_servers.topic_list(server) if not topic.startswith("%")
-    ]
-    asked = topics[:TOPICS_ASKED_MAX]
-    writable = await gather_some(writable_at(topic) for topic in asked)
-    alone = [topic for topic, brokers in zip(asked, writable, strict=True) if brokers == {broker_name}]
-    return alone, len(topics) - len(asked)
 
 
 async def _wipe(acting: Acting, asked: BrokerName) -> list[ServerOutcome]:

@@ -13,6 +13,7 @@ from keelmq.console.actions.action import (
     ServerOutcome,
     at_each,
     command_line,
+    explained_at,
 )
 from keelmq.console.actions.masters import Masters, masters, outcomes
 from keelmq.remoting.codes import RequestCode, ResponseCode
@@ -104,25 +105,18 @@ async def _update(acting: Acting, asked: UpdateTopic) -> list[ServerOutcome]:
 
 async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
     at = await masters(acting, asked.cluster)
-
-    async def ask(address: str) -> tuple[int, int, list[str]]:
-        queues = (await acting.admin.brokers.topic_stats(address, asked.topic)).queues.values()
-        groups = await acting.admin.brokers.topic_consumers(address, asked.topic)
-        return len(queues), sum(each.max_offset - each.min_offset for each in queues), groups
-
-    said = await acting.admin.each(";".join(at.addresses), ask)
-    told = {each.address: each.answer for each in said if each.answer is not None}
-    warnings = list(at.warnings)
-    for each in said:
-        if each.error is not None and each.error.code != ResponseCode.TOPIC_NOT_EXIST:
-            warnings.append(f"{each.address}: {each.error.remark}")
-    count = sum(answer[1] for answer in told.values())
-    groups = sorted({group for answer in told.values() for group in answer[2]})
+    said = await explained_at(
+        at.addresses, lambda each: acting.admin.brokers.explain_delete_topic(each, asked.topic)
+    )
+    told = {address: found for address, found in said.told.items() if found.is_known}
+    warnings = [*at.warnings, *said.warnings]
+    count = sum(found.messages for found in told.values())
+    groups = sorted({group for found in told.values() for group in found.consumer_groups})
     if count:
         warnings.insert(0, f"{count} messages can no longer be read")
     if groups:
         warnings.append(f"consumed by {', '.join(groups[:20])}{', ...' if len(groups) > 20 else ''}")
-    is_known = bool(told) or await _has_route(acting, asked.topic)
+    is_known = bool(told) or not said.told or await _has_route(acting, asked.topic)
     if not is_known:
         warnings.insert(0, f"no broker of cluster {asked.cluster} has topic {asked.topic}")
     return Preview(
@@ -133,12 +127,17 @@ async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
         command=command_line(
             "mqadmin", "deleteTopic", "-n", acting.name_server_list, "-c", asked.cluster, "-t", asked.topic
         ),
-        is_possible=is_known,
+        is_possible=is_known and said.is_possible,
         type_to_confirm=asked.topic,
         details={
             "brokers": [
-                {"address": address, "queues": queues, "messages": messages, "consumerGroups": found}
-                for address, (queues, messages, found) in sorted(told.items())
+                {
+                    "address": address,
+                    "queues": found.queues,
+                    "messages": found.messages,
+                    "consumerGroups": found.consumer_groups,
+                }
+                for address, found in sorted(told.items())
             ]
         },
     )

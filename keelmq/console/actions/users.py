@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, StringConstraints
 
-from keelmq.client.admin import AdminError
 from keelmq.console.actions.action import (
     Acting,
     Action,
@@ -18,6 +17,7 @@ from keelmq.console.actions.action import (
     ServerOutcome,
     at_each,
     command_line,
+    explained_at,
 )
 from keelmq.console.actions.masters import masters
 from keelmq.remoting.codes import RequestCode, ResponseCode
@@ -103,16 +103,16 @@ async def _preview(
     at = await masters(acting, cluster)
     warnings, is_possible = list(at.warnings), True
     if find is not None:
-        said = await acting.admin.each(";".join(at.addresses), find)
-        errors = [each.error for each in said if isinstance(each.error, AdminError)]
-        there = [each.address for each in said if each.error is None and each.answer is not None]
-        warnings += [f"{error.address}: {error.remark}" for error in errors]
+        said = await explained_at(at.addresses, find)
+        there = [address for address, found in said.told.items() if found is not None]
+        warnings += said.warnings
+        is_possible = said.is_possible
         if must_exist is False and there:
             warnings.append(f"{subject} exists at {', '.join(there)}: it would be refused there")
             is_possible = len(there) < len(at.addresses)
-        if must_exist and not there:
+        if must_exist and not there and len(said.told) == len(at.addresses):
             warnings.append(f"{subject} does not exist")
-            is_possible = bool(errors)
+            is_possible = False
     return Preview(
         what=what,
         servers=[*at.addresses, *acting.name_servers],
@@ -195,7 +195,7 @@ async def _preview_delete(acting: Acting, asked: DeleteUser) -> Preview:
         _line(acting, "deleteUser", asked.cluster, "-u", asked.username),
         subject=f"user {asked.username}",
         must_exist=True,
-        find=lambda at: acting.admin.auth.get_user(at, asked.username),
+        find=lambda at: acting.admin.auth.explain_delete_user(at, asked.username),
         confirm=asked.username,
     )
     if acting.user != asked.username:
@@ -261,7 +261,7 @@ async def _preview_delete_acl(acting: Acting, asked: DeleteAcl) -> Preview:
         _line(acting, "deleteAcl", asked.cluster, "-s", asked.subject, "-r", asked.resource),
         subject=f"the ACL of {asked.subject}",
         must_exist=True,
-        find=lambda at: acting.admin.auth.get_acl(at, asked.subject),
+        find=lambda at: acting.admin.auth.explain_delete_acl(at, asked.subject, asked.resource),
         confirm=asked.subject,
     )
 

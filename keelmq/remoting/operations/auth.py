@@ -87,6 +87,18 @@ class AclInfo(Wire):
     policies: list[PolicyInfo] | None = None
 
 
+class UserDeletion(Wire):
+    """Response body of 29054: the user that 3003 would delete. None: there is none."""
+
+    user: UserInfo | None = None
+
+
+class AclDeletion(Wire):
+    """Response body of 29055: the ACL from which 3008 would delete. None: there is none."""
+
+    acl: AclInfo | None = None
+
+
 class SyncUsersRequest(Wire):
     """Header of 29006. digest: of all rows of the sender, tombstones included; "": the rows in the body are
     sent or wanted, and nothing is compared."""
@@ -114,7 +126,9 @@ AUTH_UPDATE_USER = Operation(
     RequestCode.AUTH_UPDATE_USER, "authUpdateUser", UserRequest, request_body=UserInfo
 )
 AUTH_DELETE_USER = Operation(RequestCode.AUTH_DELETE_USER, "authDeleteUser", UserRequest)
-EXPLAIN_DELETE_USER = Operation(RequestCode.KEELMQ_EXPLAIN_DELETE_USER, "explainDeleteUser", UserRequest)
+EXPLAIN_DELETE_USER = Operation(
+    RequestCode.KEELMQ_EXPLAIN_DELETE_USER, "explainDeleteUser", UserRequest, response_body=UserDeletion
+)
 AUTH_GET_USER = Operation(RequestCode.AUTH_GET_USER, "authGetUser", UserRequest, response_body=UserInfo)
 AUTH_LIST_USER = Operation(
     RequestCode.AUTH_LIST_USER, "authListUser", ListUsersRequest, response_body=list[UserInfo]
@@ -122,7 +136,9 @@ AUTH_LIST_USER = Operation(
 AUTH_CREATE_ACL = Operation(RequestCode.AUTH_CREATE_ACL, "authCreateAcl", AclRequest, request_body=AclInfo)
 AUTH_UPDATE_ACL = Operation(RequestCode.AUTH_UPDATE_ACL, "authUpdateAcl", AclRequest, request_body=AclInfo)
 AUTH_DELETE_ACL = Operation(RequestCode.AUTH_DELETE_ACL, "authDeleteAcl", DeleteAclRequest)
-EXPLAIN_DELETE_ACL = Operation(RequestCode.KEELMQ_EXPLAIN_DELETE_ACL, "explainDeleteAcl", DeleteAclRequest)
+EXPLAIN_DELETE_ACL = Operation(
+    RequestCode.KEELMQ_EXPLAIN_DELETE_ACL, "explainDeleteAcl", DeleteAclRequest, response_body=AclDeletion
+)
 AUTH_GET_ACL = Operation(RequestCode.AUTH_GET_ACL, "authGetAcl", AclRequest, response_body=AclInfo)
 AUTH_LIST_ACL = Operation(
     RequestCode.AUTH_LIST_ACL, "authListAcl", ListAclsRequest, response_body=list[AclInfo]

@@ -227,6 +227,15 @@ class CommitLogOffsets(Wire):
     table: dict[str, str]
 
 
+class TopicDeletion(Wire):
+    """Response body of 29051: what this broker has of the topic that 215 would delete."""
+
+    is_known: bool
+    queues: int = 0
+    messages: int = 0
+    consumer_groups: list[str] = Field(default_factory=list)
+
+
 SEND_MESSAGE_V2 = Operation(310, "sendMessage", SendMessageRequestV2, SendMessageResponse, request_body=bytes)
 PULL_MESSAGE = Operation(11, "pullMessage", PullMessageRequest, PullMessageResponse, response_body=bytes)
 QUERY_MESSAGE = Operation(12, "queryMessage", QueryMessageRequest, QueryMessageResponse, response_body=bytes)
@@ -245,5 +254,7 @@ GET_BROKER_EPOCH_CACHE = Operation(
 )
 GET_BROKER_HA_STATUS = Operation(907, "getBrokerHaStatus", response_body=HaRuntimeInfo)
 DELETE_TOPIC_IN_BROKER = Operation(215, "deleteTopicInBroker", TopicRequest)
-EXPLAIN_DELETE_TOPIC = Operation(29051, "explainDeleteTopicInBroker", TopicRequest)
+EXPLAIN_DELETE_TOPIC = Operation(
+    29051, "explainDeleteTopicInBroker", TopicRequest, response_body=TopicDeletion
+)
 QUERY_TOPIC_CONSUME_BY_WHO = Operation(300, "queryTopicConsumeByWho", TopicRequest, response_body=GroupList)

@@ -77,7 +77,10 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "updateAndCreateTopicList": ({"body": {"topicConfigList": [_TOPIC_CONFIG]}}, {}),
     "deleteTopicInBroker": (_TOPIC, {}),
-    "explainDeleteTopicInBroker": (_TOPIC, {}),
+    "explainDeleteTopicInBroker": (
+        _TOPIC,
+        {"body": {"isKnown": True, "queues": 8, "messages": 100, "consumerGroups": ["orders"]}},
+    ),
     "getTopicConfig": (_TOPIC, {"body": _TOPIC_CONFIG}),
     "getAllTopicConfig": (
         {},
@@ -106,7 +109,10 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "updateAndCreateSubscriptionGroup": ({"body": _GROUP_CONFIG}, {}),
     "updateAndCreateSubscriptionGroupList": ({"body": {"groupConfigList": [_GROUP_CONFIG]}}, {}),
     "deleteSubscriptionGroup": ({"groupName": "orders", "cleanOffset": True}, {}),
-    "explainDeleteSubscriptionGroup": ({"groupName": "orders", "cleanOffset": True}, {}),
+    "explainDeleteSubscriptionGroup": (
+        {"groupName": "orders", "cleanOffset": True},
+        {"body": {"isKnown": True, "behind": 3, "members": 0, "topics": ["%RETRY%orders"]}},
+    ),
     "getSubscriptionGroupConfig": (_OF_GROUP, {"body": _GROUP_CONFIG}),
     "getAllSubscriptionGroupConfig": (
         {},
@@ -150,7 +156,18 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "explainResetOffset": (
         {**_GROUP_AND_TOPIC, "timestamp": 1767225600000, "isForce": True},
-        {"body": {"offsetTable": {_QUEUE_KEY: 90}}},
+        {
+            "body": {
+                "offsetTable": {
+                    _QUEUE_KEY: {
+                        "brokerOffset": 100,
+                        "consumerOffset": 97,
+                        "timestampOffset": 90,
+                        "resetOffset": 90,
+                    }
+                }
+            }
+        },
     ),
     "queryTopicConsumeByWho": (_TOPIC, {"body": {"groupList": ["orders"]}}),
     "queryTopicsByConsumer": (_OF_GROUP, {"body": {"topicList": ["TopicTest"]}}),
@@ -302,13 +319,13 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "authUpdateUser": ({**_USER, "body": {"userStatus": "disable"}}, {}),
     "authDeleteUser": (_USER, {}),
-    "explainDeleteUser": (_USER, {}),
+    "explainDeleteUser": (_USER, {"body": {"user": _USER_INFO}}),
     "authGetUser": (_USER, {"body": _USER_INFO}),
     "authListUser": ({"filter": "ali"}, {"body": [_USER_INFO]}),
     "authCreateAcl": ({**_SUBJECT, "body": _ACL}, {}),
     "authUpdateAcl": ({**_SUBJECT, "body": _ACL}, {}),
     "authDeleteAcl": ({**_SUBJECT, "resource": "Topic:TopicTest"}, {}),
-    "explainDeleteAcl": ({**_SUBJECT, "resource": "Topic:TopicTest"}, {}),
+    "explainDeleteAcl": ({**_SUBJECT, "resource": "Topic:TopicTest"}, {"body": {"acl": _ACL}}),
     "authGetAcl": (_SUBJECT, {"body": _ACL}),
     "authListAcl": ({"resourceFilter": "TopicTest"}, {"body": [_ACL]}),
     # backups, and what a replica has

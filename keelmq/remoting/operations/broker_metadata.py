@@ -169,6 +169,16 @@ class MetadataUpdates(Wire):
     updates: list[MetadataUpdate] = Field(default_factory=list)
 
 
+class GroupDeletion(Wire):
+    """Response body of 29052: what this broker has of the group that 207 would delete. behind: messages that
+    it has not consumed yet. topics: its retry and dead letter topics, which 207 leaves."""
+
+    is_known: bool
+    behind: int = 0
+    members: int = 0
+    topics: list[str] = Field(default_factory=list)
+
+
 QUERY_CONSUMER_OFFSET = Operation(14, "queryConsumerOffset", ConsumerOffsetRequest, ConsumerOffsetResponse)
 UPDATE_CONSUMER_OFFSET = Operation(15, "updateConsumerOffset", UpdateConsumerOffsetRequest)
 UPDATE_AND_CREATE_TOPIC = Operation(17, "updateAndCreateTopic", CreateTopicRequest)
@@ -185,7 +195,9 @@ GET_ALL_SUBSCRIPTIONGROUP_CONFIG = Operation(
     response_body=SubscriptionGroups,
 )
 DELETE_SUBSCRIPTIONGROUP = Operation(207, "deleteSubscriptionGroup", DeleteGroupRequest)
-EXPLAIN_DELETE_GROUP = Operation(29052, "explainDeleteSubscriptionGroup", DeleteGroupRequest)
+EXPLAIN_DELETE_GROUP = Operation(
+    29052, "explainDeleteSubscriptionGroup", DeleteGroupRequest, response_body=GroupDeletion
+)
 GET_TOPIC_CONFIG = Operation(351, "getTopicConfig", TopicRequest, response_body=TopicConfig)
 GET_SUBSCRIPTIONGROUP_CONFIG = Operation(
     352, "getSubscriptionGroupConfig", GroupRequest, response_body=SubscriptionGroupConfig

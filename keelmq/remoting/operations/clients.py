@@ -5,7 +5,7 @@ LockBatchRequestBody. Clients in other languages write enumerations as ordinals,
 members out.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -177,10 +177,14 @@ class SendBackRequest(Wire):
     forwarded: bool | None = None
 
 
+RESET_TO_END: Final = -1
+"""As a time of ResetOffsetRequest: the end of the queue."""
+
+
 class ResetOffsetRequest(Wire):
     """Header of 222 and 29053. queue_id -1: all queues. offset: the new offset, if present and not negative.
-    Otherwise the first message at `timestamp` (ms; -1: the end); only is_force may skip messages that are not
-    consumed yet. One of both is required: RocketMQ takes an absent timestamp for 0, the first message."""
+    Otherwise the first message at `timestamp` (ms; RESET_TO_END); only is_force may skip messages that are
+    not consumed yet. One of both is required: RocketMQ takes an absent timestamp for 0, the first message."""
 
     topic: str
     group: str
@@ -188,6 +192,16 @@ class ResetOffsetRequest(Wire):
     offset: int | None = None
     timestamp: int | None = None
     is_force: bool = False
+
+
+class ResetRow(Wire):
+    """A queue in the response body of 29053, a map of queues. consumer_offset None: the group has no offset
+    of it. timestamp_offset: the first message at the request's time; reset_offset: what 222 would set."""
+
+    broker_offset: int
+    consumer_offset: int | None = None
+    timestamp_offset: int
+    reset_offset: int
 
 
 class GroupTopicRequest(Wire):

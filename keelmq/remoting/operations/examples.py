@@ -126,6 +126,10 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "wipeWritePermOfBroker": (_GROUP, {"wipeTopicCount": 7}),
+    "explainWipeWritePermOfBroker": (
+        _GROUP,
+        {"wipeTopicCount": 7, "body": {"topics": ["TopicTest"], "nowhereElse": ["TopicTest"]}},
+    ),
     "getAllTopicListFromNameserver": ({}, _TOPICS),
     "deleteTopicInNamesrv": ({"topic": "TopicTest"}, {}),
     "registerTopicInNamesrv": ({"topic": "TopicTest", "body": {"queueDatas": [_QUEUES]}}, {}),

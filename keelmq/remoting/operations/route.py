@@ -204,15 +204,23 @@ class ClusterRequest(Wire):
 
 
 class RouteBrokerNameRequest(Wire):
-    """Header of 205 and 327."""
+    """Header of 205, 327 and 29056."""
 
     broker_name: str
 
 
 class WipeWritePermResponse(Wire):
-    """Response header of 205: the number of changed topics."""
+    """Response header of 205 and 29056: the number of the broker's topics."""
 
     wipe_topic_count: int
+
+
+class WipeExplanation(Wire):
+    """Response body of 29056. topics: those that 205 would make unwritable at the broker; nowhere_else: those
+    of them that no other broker accepts messages of."""
+
+    topics: list[str] = Field(default_factory=list)
+    nowhere_else: list[str] = Field(default_factory=list)
 
 
 class AddWritePermResponse(Wire):
@@ -320,6 +328,13 @@ GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = Operation(313, "getHasUnitSubUnUnitTopicLis
 
 WIPE_WRITE_PERM_OF_BROKER = Operation(
     205, "wipeWritePermOfBroker", RouteBrokerNameRequest, WipeWritePermResponse
+)
+EXPLAIN_WIPE_WRITE_PERM = Operation(
+    29056,
+    "explainWipeWritePermOfBroker",
+    RouteBrokerNameRequest,
+    WipeWritePermResponse,
+    response_body=WipeExplanation,
 )
 ADD_WRITE_PERM_OF_BROKER = Operation(
     327, "addWritePermOfBroker", RouteBrokerNameRequest, AddWritePermResponse

@@ -49,7 +49,7 @@ class World(InThread):
         )
         async with Namesrv(names) as namesrv:
             host, port = namesrv.address
-            self.namesrv = f"{host}:{port}"
+            self.server, self.namesrv = namesrv, f"{host}:{port}"
             settings = config(
                 self.path, namesrvAddr=self.namesrv, broker_name="broker-a", default_topic_queue_nums=2
             )

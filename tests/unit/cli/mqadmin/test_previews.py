@@ -83,6 +83,9 @@ OF_CONTAINERS = [
 ]
 
 
+EXPLANATIONS = {each for each in RequestCode if each.name.startswith("KEELMQ_EXPLAIN_")}
+
+
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWorld]:
     path = tmp_path_factory.mktemp("broker")
@@ -133,19 +136,35 @@ def test_previews_of_containers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_foreign_server_would_do_is_not_known(
     brokers: BrokerWorld, controllers: ControllerWorld
 ) -> None:
-    """RocketMQ's servers do not know these requests, and none of them is sent one that it would carry out."""
+    """RocketMQ's servers and older ones do not know these requests: no preview guesses, and none is sent a
+    request that it would carry out."""
     line = f"cleanBrokerMetadata -a {controllers.foreign.address} -bn {SET} -c C1 -b 3 --dry-run"
     clean = mqadmin(*line.split())
     assert clean.exit_code == 1 and "not known before it is done" in clean.stderr
-    for code in (RequestCode.KEELMQ_EXPLAIN_DELETE_GROUP, RequestCode.KEELMQ_EXPLAIN_RESET_OFFSET):
-        handler = brokers.broker.operations.handlers.pop(code)
-        line = f"deleteSubGroup -g {GROUP} -b {brokers.address}"
-        if code == RequestCode.KEELMQ_EXPLAIN_RESET_OFFSET:
-            line = f"resetOffsetByTime -n {brokers.namesrv} -g {GROUP} -t {TOPIC} -s -1"
-        shown = mqadmin(*line.split(), "--dry-run")
-        brokers.broker.operations.handlers[code] = handler
-        assert shown.exit_code == 0 and shown.stdout, shown.output
-        assert "cannot say whether it would do that" in shown.stderr
+    tables = [brokers.broker.operations.handlers, brokers.server.table.handlers]
+    before = [dict(table) for table in tables]
+    try:
+        for table in tables:
+            for code in [each for each in table if each in EXPLANATIONS]:
+                del table[code]
+        ran("createUser", "-b", brokers.address, "-u", "eve", "-p", "a-long-passphrase-1")
+        ran("createAcl", "-b", brokers.address, "-s", "User:eve", "-r", "Topic:t", "-a", "Pub", "-d", "Allow")
+        for line in (
+            "deleteTopic -n {ns} -t {topic} -c DefaultCluster",
+            "deleteSubGroup -g {group} -b {b}",
+            "resetOffsetByTime -n {ns} -g {group} -t {topic} -s -1",
+            "skipAccumulatedMessage -n {ns} -g {group} -t {topic}",
+            "wipeWritePerm -n {ns} -b broker-a",
+            "deleteUser -u eve -b {b}",
+            "deleteAcl -s User:eve -b {b}",
+        ):
+            args = line.format(topic=TOPIC, group=GROUP, ns=brokers.namesrv, b=brokers.address).split()
+            shown = mqadmin(*args, "--dry-run")
+            assert (shown.exit_code, shown.stdout.strip()) == (1, ""), (line, shown.output)
+            assert "not known before it is done" in shown.stderr
+    finally:
+        for table, handlers in zip(tables, before, strict=True):
+            table.update(handlers)
 
 
 def with_preview() -> Iterator[tuple[str, str]]:

@@ -1,63 +1,139 @@
-"""What a preview warns of is what the action would do, at the edges: offset 0, and many topics."""
+"""What a preview says is what the action does: each is compared with the deed, at real servers."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
 
-from keelmq import Message
-from keelmq.blocking import BlockingProducer
 from keelmq.client.admin import AdminClient
-from keelmq.console.actions import permissions
-from keelmq.console.actions.action import Acting
-from keelmq.console.actions.consumers import LATEST, RESET_OFFSET, ResetOffset
-from keelmq.console.actions.permissions import WIPE_WRITE_PERM, BrokerName
-from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
-from keelmq.remoting.operations.route import QueueData
-from pytest_keelmq.cluster import TestBroker
+from keelmq.console.actions.action import Acting, Action, Preview
+from keelmq.console.actions.consumers import DELETE_GROUP, RESET_OFFSET
+from keelmq.console.actions.groups import CLEAN_BROKER_METADATA, ELECT_MASTER
+from keelmq.console.actions.permissions import WIPE_WRITE_PERM
+from keelmq.console.actions.topics import DELETE_TOPIC
+from keelmq.console.actions.users import CREATE_USER, DELETE_ACL, DELETE_USER, UPDATE_ACL
+from keelmq.health.status import ClusterStatus, GroupStatus, ReplicaStatus, Verdict
+from keelmq.remoting.operations.clients import RESET_TO_END
+from tests.unit.cli.mqadmin.test_mqadmin_broker import World as BrokerWorld
+from tests.unit.cli.mqadmin.test_mqadmin_controller import World as ControllerWorld
+from tests.unit.cli.mqadmin.test_previews import EXPLANATIONS
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import GROUP
+
+ORDERS = {"group": "g-orders", "topic": "orders"}
+CLUSTER = {"cluster": "DefaultCluster"}
+SET = {"cluster": "C1", "brokerName": GROUP}
+ACL = {"subject": "User:bob", "resources": ["Topic:orders"], "actions": ["Pub"]}
+BOB = {"username": "bob", "password": "a-long-passphrase-1"}
+
+# An action, its parameters, whether it is possible, and a part of what the preview says.
+OF_BROKERS: list[tuple[Action[Any], dict[str, Any], bool, str]] = [
+    (RESET_OFFSET, {**ORDERS, "atMs": RESET_TO_END}, True, "about 6 messages are skipped"),
+    (RESET_OFFSET, {**ORDERS, "atMs": 0}, True, "about 10 messages are consumed once more"),
+    (RESET_OFFSET, {**ORDERS, "group": "nobody", "atMs": 0}, False, "group nobody does not exist"),
+    (DELETE_GROUP, {**CLUSTER, "group": "TOOLS_CONSUMER"}, False, "belongs to the broker"),
+    (DELETE_GROUP, {**CLUSTER, "group": "g-orders"}, True, "1 members are connected"),
+    (WIPE_WRITE_PERM, {"brokerName": "broker-a"}, True, "orders"),
+    (DELETE_TOPIC, {**CLUSTER, "topic": "TBW102"}, False, "conflict with system topic"),
+    (DELETE_TOPIC, {**CLUSTER, "topic": "orders"}, True, "10 messages can no longer be read"),
+    (UPDATE_ACL, {**CLUSTER, **ACL}, False, "user bob does not exist"),
+    (CREATE_USER, {**CLUSTER, **BOB}, True, ""),
+    (CREATE_USER, {**CLUSTER, **BOB, "userType": "Super"}, False, "it would be refused there"),
+    (UPDATE_ACL, {**CLUSTER, **ACL}, True, ""),
+    (DELETE_ACL, {**CLUSTER, "subject": "User:bob", "resource": "Nonsense:x"}, False, "it would be refused"),
+    (DELETE_ACL, {**CLUSTER, "subject": "User:bob"}, True, ""),
+    (DELETE_USER, {**CLUSTER, "username": "bob"}, True, ""),
+]  # fmt: skip
+OF_CONTROLLERS: list[tuple[Action[Any], dict[str, Any], bool, str]] = [
+    (ELECT_MASTER, {**SET, "brokerId": 3}, False, "it would be refused"),
+    (ELECT_MASTER, {**SET, "brokerId": 2}, True, ""),
+    (CLEAN_BROKER_METADATA, {**SET, "brokerIds": [9]}, False, "it would be refused"),
+    (CLEAN_BROKER_METADATA, {**SET, "brokerIds": [2]}, False, "it would be refused"),
+    (CLEAN_BROKER_METADATA, {**SET, "brokerIds": [3]}, True, ""),
+    (CLEAN_BROKER_METADATA, {**SET, "living": True}, True, "alive: 1;2"),
+]
 
 
-async def test_skipping_from_offset_0_tells_how_much_is_skipped(tmp_path: Path) -> None:
-    with TestBroker(tmp_path) as broker:
-        broker.create_topic("orders", queues=1)
-        with BlockingProducer(broker.namesrv_addr) as producer:
-            for _ in range(5):
-                producer.send(Message("orders", b"x"))
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[BrokerWorld]:
+    with BrokerWorld(tmp_path).running() as world:
+        yield world
+
+
+async def previewed(acting: Acting, action: Action[Any], parameters: dict[str, Any]) -> Preview:
+    return await action.preview(acting, action.parameters.model_validate(parameters))
+
+
+async def compare(
+    acting: Acting, action: Action[Any], parameters: dict[str, Any], possible: bool, said: str
+) -> None:
+    """Asks for the preview twice, then acts: the first preview has changed nothing."""
+    first, again = [await previewed(acting, action, parameters) for _ in range(2)]
+    case = (action.name, parameters, first)
+    assert first == again and first.is_possible is possible, case
+    assert any(said in each for each in (*first.warnings, *([""] if not said else []))), case
+    outcomes = await action.run(acting, action.parameters.model_validate(parameters))
+    if possible:
+        assert all(each.outcome == "ok" for each in outcomes), (case, outcomes)
+    else:
+        assert any(each.outcome == "refused" for each in outcomes), (case, outcomes)
+
+
+def test_previews_of_brokers_and_name_servers(brokers: BrokerWorld) -> None:
+    async def compared() -> None:
         async with AdminClient() as admin:
-            await admin.groups.update_group(broker.broker_addr, SubscriptionGroupConfig(group_name="billing"))
-            await admin.groups.reset_offset(broker.broker_addr, "billing", "orders", timestamp=0, force=True)
-            acting = Acting(admin, (broker.namesrv_addr,))
-            asked = ResetOffset(group="billing", topic="orders", at_ms=LATEST)
-            preview = await RESET_OFFSET.preview(acting, asked)
-            assert preview.warnings == ["about 5 messages are skipped: billing will not get them"]
-            await RESET_OFFSET.run(acting, asked)
-            back = await RESET_OFFSET.preview(acting, ResetOffset(group="billing", topic="orders", at_ms=0))
-            assert back.warnings == ["about 5 messages are consumed once more"]
+            for case in OF_BROKERS:
+                await compare(Acting(admin, (brokers.namesrv,)), *case)
+
+    brokers.do(compared())
 
 
-class ManyTopics:
-    """An AdminClient of a name server with `count` topics; the last one is writable at two brokers."""
+def test_what_an_older_server_would_do_is_not_known(brokers: BrokerWorld) -> None:
+    for table in (brokers.broker.operations, brokers.server.table):
+        for code in [each for each in table.handlers if each in EXPLANATIONS]:
+            del table.handlers[code]
 
-    def __init__(self, count: int) -> None:
-        self._topics, self.name_servers = [f"topic-{number}" for number in range(count)], self
+    async def previews() -> list[Preview]:
+        explained = (RESET_OFFSET, DELETE_GROUP, WIPE_WRITE_PERM, DELETE_TOPIC, DELETE_USER, DELETE_ACL)
+        async with AdminClient() as admin:
+            acting = Acting(admin, (brokers.namesrv,))
+            return [
+                await previewed(acting, action, parameters)
+                for action, parameters, *_ in OF_BROKERS
+                if action in explained
+            ]
 
-    async def topic_list(self, _: str) -> list[str]:
-        return self._topics
+    for preview in brokers.do(previews()):
+        assert preview.is_possible and "cannot say" in " ".join(preview.warnings), preview
 
-    async def topic_route(self, _: str, topic: str) -> object:
-        names = ["broker-a", "broker-b"] if topic == self._topics[-1] else ["broker-a"]
-        queues = [
-            QueueData(broker_name=each, read_queue_nums=1, write_queue_nums=1, perm=6) for each in names
+
+def test_previews_of_controllers(tmp_path: Path) -> None:
+    with ControllerWorld(tmp_path).running() as world:
+        replicas = [
+            ReplicaStatus(
+                broker_id=each, address=f"10.0.0.{each}:1", role="slave", is_alive=True, is_in_sync=True
+            )
+            for each in (1, 2, 3)
         ]
-        return SimpleNamespace(queue_datas=queues)
+        group = GroupStatus(
+            cluster="C1", broker_name=GROUP, verdict=Verdict.OK, has_controllers=True, replicas=replicas
+        )
+        status = ClusterStatus(taken_ms=0, took_ms=0, verdict=Verdict.OK, groups=[group])
 
+        async def compared(address: str, cases: list[tuple[Action[Any], dict[str, Any], bool, str]]) -> None:
+            async with AdminClient() as admin:
+                for case in cases:
+                    await compare(Acting(admin, (), (address,), status), *case)
 
-async def test_a_wipe_warns_of_every_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    acting = Acting(cast(AdminClient, ManyTopics(501)), ("10.0.0.1:9876",))
-    preview = await WIPE_WRITE_PERM.preview(acting, BrokerName(broker_name="broker-a"))
-    assert preview.warnings[0].startswith("500 topics have no other writable broker: topic-0, ")
-    assert len(preview.warnings) == 1 and preview.type_to_confirm == "broker-a"
-    monkeypatch.setattr(permissions, "TOPICS_ASKED_MAX", 400)
-    cut = await WIPE_WRITE_PERM.preview(acting, BrokerName(broker_name="broker-b"))
-    assert cut.warnings == ["101 more topics were not looked at"] and cut.type_to_confirm == "broker-b"
+        async def foreign() -> list[Preview]:
+            async with AdminClient() as admin:
+                acting = Acting(admin, (), (world.foreign.address,), status)
+                return [
+                    await previewed(acting, ELECT_MASTER, {**SET, "brokerId": 2}),
+                    await previewed(acting, CLEAN_BROKER_METADATA, {**SET, "brokerIds": [3]}),
+                ]
+
+        world.do(compared(world.address, OF_CONTROLLERS))
+        for preview in world.do(foreign()):
+            assert preview.is_possible, "nobody knows"
+            assert [each.partition(": ")[2][:22] for each in preview.warnings] == ["this server cannot say"]
