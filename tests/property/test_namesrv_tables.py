@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
 from keelmq.remoting.operations.route import TopicRouteData
-from keelmq.runtime.slices import at_once
 from namesrv.core.aliases import AliasLimits
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.core.register_body import BadBody, inflate_body
@@ -18,7 +17,6 @@ from tests.unit.namesrv.test_routes import registration
 ADDRS = st.sampled_from(["h1:1", "h2:1", "h3:1"])
 IDS = st.integers(0, 2)
 NAMES = st.sampled_from(["b-a", "b-b"])
-EVERY_TOPIC = ("T1", "T2", "T3")
 TOPICS = st.sampled_from([("T1",), ("T1", "T2"), ("T2", "T3")])
 REGISTER = st.tuples(st.just("register"), ADDRS, IDS, NAMES, st.integers(0, 3), TOPICS, st.booleans())
 UNREGISTER = st.tuples(st.just("unregister"), ADDRS, NAMES)
@@ -47,7 +45,7 @@ def test_route_table(steps: list[tuple[object, ...]]) -> None:
             case ("unregister", str(addr), str(name)):
                 table.unregister("C1", name, addr)
         table.check_invariants()
-        for topic in EVERY_TOPIC:
+        for topic in ("T1", "T2", "T3"):
             table.pick_up_route(topic)
 
 
@@ -77,13 +75,9 @@ def test_alias_entries(steps: list[tuple[object, ...]], limits: AliasLimits) -> 
             case ("forget", str(name)):
                 table.elected.forget("C1", name)
             case ("wipe", str(name)):
-                explained, before = at_once(table.explain_wipe(name)), writable(table)
                 table.wipe_write_perm(name)
-                after = writable(table)
-                assert explained.topics == [each for each in EVERY_TOPIC if before[each] != after[each]]
-                assert explained.nowhere_else == [each for each in explained.topics if not after[each]]
         table.check_invariants()
-        for topic in EVERY_TOPIC:
+        for topic in ("T1", "T2", "T3"):
             plain, route = table.pick_up_route(topic), table.pick_up_route(topic, aliases=True)
             if plain is None or route is None:
                 assert plain is route
@@ -92,15 +86,6 @@ def test_alias_entries(steps: list[tuple[object, ...]], limits: AliasLimits) -> 
             assert route.queue_datas[:count] == plain.queue_datas
             assert route.broker_datas[:count] == plain.broker_datas
             check_aliases(table, plain, route, limits)
-
-
-def writable(table: RouteTable) -> dict[str, set[str]]:
-    """The brokers that accept messages of each topic, as routes show them."""
-    routes = {topic: table.pick_up_route(topic) for topic in EVERY_TOPIC}
-    return {
-        topic: {each.broker_name for each in (route.queue_datas if route else ()) if each.perm & PERM_WRITE}
-        for topic, route in routes.items()
-    }
 
 
 def check_aliases(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from keelmq.remoting.operations.route import DataVersion, QueueData, TopicConfig
+from keelmq.runtime.slices import at_once
 from namesrv.core.routes import RouteTable
 from namesrv.core.values import (
     MinIdChange,
@@ -397,3 +398,20 @@ def test_the_version_moves_with_what_is_shown_and_only_then() -> None:
     assert moves(lambda: table.unregister("C1", "b-a", A))
     assert not moves(lambda: table.unregister("C1", "b-a", A))
     table.check_invariants()
+
+
+def test_a_wipe_is_explained() -> None:
+    table = RouteTable()
+    table.register(registration("h1:1", name="b-a", topics=("T1", "T2")))
+    table.register(registration("h2:1", name="b-b", topics=("T1",)))
+
+    def explained() -> tuple[list[str], list[str]]:
+        found = at_once(table.explain_wipe("b-a"))
+        return found.topics, found.nowhere_else
+
+    assert explained() == (["T1", "T2"], ["T2"])
+    table.wipe_write_perm("b-b")
+    assert explained() == (["T1", "T2"], ["T1", "T2"])
+    table.wipe_write_perm("b-a")
+    assert explained() == ([], []), "nothing is left to wipe"
+    assert at_once(table.explain_wipe("b-x")).topics == []

@@ -14,7 +14,12 @@ from keelmq.console.actions.permissions import WIPE_WRITE_PERM
 from keelmq.console.actions.topics import DELETE_TOPIC
 from keelmq.console.actions.users import CREATE_USER, DELETE_ACL, DELETE_USER, UPDATE_ACL
 from keelmq.health.status import ClusterStatus, GroupStatus, ReplicaStatus, Verdict
-from keelmq.remoting.operations.clients import RESET_TO_END
+from keelmq.remoting.operation import Call, Reply
+from keelmq.remoting.operations.auth import EXPLAIN_DELETE_ACL, EXPLAIN_DELETE_USER
+from keelmq.remoting.operations.broker import EXPLAIN_DELETE_TOPIC
+from keelmq.remoting.operations.broker_metadata import EXPLAIN_DELETE_GROUP
+from keelmq.remoting.operations.clients import EXPLAIN_RESET_OFFSET, RESET_TO_END
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map
 from tests.unit.cli.mqadmin.test_mqadmin_broker import World as BrokerWorld
 from tests.unit.cli.mqadmin.test_mqadmin_controller import World as ControllerWorld
 from tests.unit.cli.mqadmin.test_previews import EXPLANATIONS
@@ -88,10 +93,23 @@ def test_previews_of_brokers_and_name_servers(brokers: BrokerWorld) -> None:
     brokers.do(compared())
 
 
-def test_what_an_older_server_would_do_is_not_known(brokers: BrokerWorld) -> None:
+@pytest.mark.parametrize("is_rocketmq", [True, False])
+def test_what_an_older_server_would_do_is_not_known(brokers: BrokerWorld, is_rocketmq: bool) -> None:
+    """RocketMQ's servers do not know the requests, and an older KeelMQ answered some with less."""
     for table in (brokers.broker.operations, brokers.server.table):
         for code in [each for each in table.handlers if each in EXPLANATIONS]:
             del table.handlers[code]
+
+    async def accepted(_: object, __: Call) -> Reply:
+        return Reply()
+
+    async def offsets(_: object, __: Call) -> Reply:
+        return Reply(body=dump_queue_map("offsetTable", [(QueueKey("orders", "broker-a", 0), 9)]))
+
+    if not is_rocketmq:
+        for each in (EXPLAIN_DELETE_TOPIC, EXPLAIN_DELETE_GROUP, EXPLAIN_DELETE_USER, EXPLAIN_DELETE_ACL):
+            brokers.broker.operations.bind(each, accepted)
+        brokers.broker.operations.bind(EXPLAIN_RESET_OFFSET, offsets)
 
     async def previews() -> list[Preview]:
         explained = (RESET_OFFSET, DELETE_GROUP, WIPE_WRITE_PERM, DELETE_TOPIC, DELETE_USER, DELETE_ACL)
