@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.runtime.durable_file import sync_directory
 from keelmq.runtime.printable import printable
 

@@ -8,9 +8,9 @@ import typer
 
 from cli.command_line import ControllersOption, NamesrvAddr, quiet_connection_log, refused
 from cli.credentials import CredentialsOption, checked_credentials
-from keelmq.client.cluster.routes import parse_addresses
 from keelmq.console.sources import POLL_MS
 from keelmq.console.standalone import PORT, StandaloneConsole, StandaloneOptions
+from keelmq.remoting.address_text import join_address, parse_addresses
 from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.program import log_to_stderr, runner, say_ready, stop_event
@@ -81,8 +81,7 @@ async def _serve(options: StandaloneOptions, *, open_page: bool) -> None:
     try:
         await console.start()
         host, port = console.address
-        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{port}/console/"
+        address = f"http://{join_address('127.0.0.1' if host in ('0.0.0.0', '::') else host, port)}/console/"
         say_ready(f"keelmq console at {address}")
         if not is_built():
             typer.echo("the page is not built (see that address); /v1/console works", err=True)

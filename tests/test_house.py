@@ -36,9 +36,10 @@ IMPURE = {
 """A core never waits, reads a clock, rolls dice or touches a file: all of that comes in as values."""
 
 FLOOR_0 = (
-    "keelmq.health.silence", "keelmq.health.status", "keelmq.remoting.codes", "keelmq.remoting.command",
-    "keelmq.remoting.frame", "keelmq.remoting.lenient_json", "keelmq.remoting.operation",
-    "keelmq.remoting.operations", "keelmq.remoting.records", "keelmq.runtime.log_buckets",
+    "keelmq.health.silence", "keelmq.health.status", "keelmq.remoting.address_text", "keelmq.remoting.codes",
+    "keelmq.remoting.command", "keelmq.remoting.frame", "keelmq.remoting.lenient_json",
+    "keelmq.remoting.operation", "keelmq.remoting.operations", "keelmq.remoting.records",
+    "keelmq.runtime.log_buckets",
 )  # fmt: skip
 """What a core may import besides the cores of its package."""
 

@@ -27,6 +27,7 @@ from broker.plain_ha.report import runtime_info, status_of
 from broker.plain_ha.service import PlainHaService
 from broker.plain_ha.slave_client import Refusal
 from broker.store.recovery import Between, nothing
+from keelmq.remoting.address_text import split_address
 from keelmq.remoting.operation import Audit, Call, Empty, Operation, OperationTable, Outcome, Reply, Wire
 from keelmq.remoting.operations.broker import GET_BROKER_HA_STATUS
 from keelmq.remoting.operations.route import RegisterBrokerResponse
@@ -190,13 +191,14 @@ class PlainReplication:
         broker_id = self._config.broker_id
         self.slave_sync.follow(None if self._master is None else Leader(self._master, 0, broker_id))
         self._tell_gate()
-        host, _, port = ha_address.rpartition(":")
-        if not (host and port.isascii() and port.isdigit()):
+        try:
+            address = split_address(ha_address)
+        except ValueError:
             if ha_address or self._master:
                 logger.warning("master %s has no HA address: %r", self._master, ha_address)
             return
         logger.info("slave %d of %s, HA address %s", broker_id, self._master or "?", ha_address)
-        self.ha.follow((host.strip("[]"), int(port)), broker_id=broker_id, check_log=self._check.check)
+        self.ha.follow(address, broker_id=broker_id, check_log=self._check.check)
 
     def _tell_gate(self) -> None:
         """Sends are refused for good, with the master's address as the remark."""

@@ -21,6 +21,7 @@ from broker.config.run_time_keys import AT_RUN_TIME
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, power_lost, rpo
 from broker.core.report_lease import report_lease_ms, shortest_timeout_ms
+from keelmq.remoting.address_text import split_address, split_list
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import home_path
 from keelmq.security.server_config import ServerConfig
@@ -32,11 +33,6 @@ QUEUE_ENTRY_BYTES = 20
 ANY_ADDRESS = ("0.0.0.0", "::", "[::]", "*")
 _WITH_PORT = re.compile(r"(\[.*\]|[^:]*):[0-9]*")
 _PLAIN_NAME = re.compile(r"[a-zA-Z0-9._%|-]{1,100}")
-
-
-def split_addresses(text: str) -> tuple[str, ...]:
-    """ "a:1;b:2" -> ("a:1", "b:2"); commas and blanks are accepted."""
-    return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
 class BrokerConfig(
@@ -255,9 +251,10 @@ class BrokerConfig(
             self.check_plain(self.broker_id, knows_name_servers=bool(self.name_servers))
         for name, addresses in (("controllerAddr", self.controllers), ("namesrvAddr", self.name_servers)):
             for address in addresses:
-                host, _, port = address.rpartition(":")
-                if not (host and port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
-                    raise ValueError(f"{name}: {address!r} is not host:port")
+                try:
+                    split_address(address)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
         if self.has_ha_port and not self.ha_listen_port and self.listen_port == PORT_MAX:
             raise ValueError(f"haListenPort would be {PORT_MAX + 1} (listenPort + 1): set it")
         if self.check_sync_state_set_period >= self.ha_max_time_slave_not_catchup:
@@ -286,12 +283,12 @@ class BrokerConfig(
     @property
     def name_servers(self) -> tuple[str, ...]:
         """The addresses in namesrvAddr."""
-        return split_addresses(self.namesrv_addr)
+        return tuple(split_list(self.namesrv_addr))
 
     @property
     def controllers(self) -> tuple[str, ...]:
         """The addresses in controllerAddr."""
-        return split_addresses(self.controller_addr)
+        return tuple(split_list(self.controller_addr))
 
     @property
     def epoch_path(self) -> Path:

@@ -3,6 +3,8 @@
 import socket
 from typing import Final
 
+from keelmq.remoting.address_text import split_address
+
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -12,11 +14,10 @@ def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:
     if bind_address not in ("", "0.0.0.0", "::"):
         return bind_address
     for peer in (*peers, "192.0.2.1:9"):
-        host, _, port = peer.rpartition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect((host, int(port)))
-            except (OSError, UnicodeError):
+                probe.connect(split_address(peer))
+            except (OSError, ValueError):  # also a name that is none
                 continue
             return str(probe.getsockname()[0])
     return LOOPBACK

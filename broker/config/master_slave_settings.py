@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from broker.plain_ha.core.copies import CopyRules
+from keelmq.remoting.address_text import split_address
 from keelmq.runtime.config import Config
 
 
@@ -51,9 +52,11 @@ class MasterSlaveSettings(Config):
     @field_validator("ha_master_address")
     @classmethod
     def _one_address(cls, address: str) -> str:
-        host, _, port = address.rpartition(":")
-        if address and not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-            raise ValueError(f"haMasterAddress: {address!r} is not host:port")
+        try:
+            if address:
+                split_address(address)
+        except ValueError as error:
+            raise ValueError(f"haMasterAddress: {error}") from None
         return address
 
     def check_controlled(self) -> None:

@@ -9,7 +9,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from broker.config.broker_config import PORT_MAX, split_addresses
+from broker.config.broker_config import PORT_MAX
+from keelmq.remoting.address_text import split_address, split_list
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.limits import LIMIT_KEYS
 from keelmq.runtime.config import home_path
@@ -98,15 +99,16 @@ class ContainerConfig(StoredConfig, FileUsersConfig, ServerConfig):
     @model_validator(mode="after")
     def _check_addresses(self) -> Self:
         for address in self.name_servers:
-            host, _, port = address.rpartition(":")
-            if not (host and port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
-                raise ValueError(f"namesrvAddr: {address!r} is not host:port")
+            try:
+                split_address(address)
+            except ValueError as error:
+                raise ValueError(f"namesrvAddr: {error}") from None
         return self
 
     @property
     def name_servers(self) -> tuple[str, ...]:
         """The addresses in namesrvAddr."""
-        return split_addresses(self.namesrv_addr)
+        return tuple(split_list(self.namesrv_addr))
 
     @property
     def config_paths(self) -> tuple[Path, ...]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from broker.ha.ports import MasterHaAddress
 from broker.metadata.service import Metadata
 from broker.metadata.wire import decode_updates, is_large
+from keelmq.remoting.address_text import host_of, join_address
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, Empty, Failed, Ok, Operation, Unknown, Wire
@@ -350,6 +351,6 @@ def master_server(properties: str, broker_address: str) -> MasterHaAddress | Non
     port = settings.get("haListenPort", "")
     if not port.isdecimal() or not 0 < int(port) < 65_536:
         return None
-    host = settings.get("brokerIP2") or settings.get("brokerIP1") or broker_address.rpartition(":")[0]
+    host = settings.get("brokerIP2") or settings.get("brokerIP1") or host_of(broker_address)
     file_bytes = settings.get("mappedFileSizeCommitLog", "")
-    return MasterHaAddress(f"{host}:{port}", int(file_bytes) if file_bytes.isdecimal() else None)
+    return MasterHaAddress(join_address(host, int(port)), int(file_bytes) if file_bytes.isdecimal() else None)

@@ -36,6 +36,7 @@ from broker.ha.security import HaSecurity
 from broker.ha.slave_client import MasterCheck, SlaveClient
 from broker.store.log.group_commit import GroupCommit
 from broker.store.message_store import MessageStore
+from keelmq.remoting.address_text import split_address
 from keelmq.remoting.operation import LocalProtocolError
 from keelmq.remoting.operations.controller import SyncStateSet
 from keelmq.runtime.clock import now_ms
@@ -281,8 +282,7 @@ class HaService:
         """
         if epoch < self.last_epoch:
             raise EpochPassed(epoch, self.last_epoch)
-        host, _, port = master_ha_address.rpartition(":")
-        address = (host, int(port))
+        address = split_address(master_ha_address)
         same_file_size = master_file_bytes in (None, self.store.commit_log.file_bytes)
         if same_file_size and self.client is not None and self.client.follows(address, broker_id):
             return

@@ -28,6 +28,7 @@ from broker.plain_ha.core.master_link import WHOLE_LOG, PlainMasterLink
 from broker.plain_ha.slave_client import LogCheck, PlainSlaveClient
 from broker.store.log.group_commit import GroupCommit
 from broker.store.message_store import MessageStore
+from keelmq.remoting.address_text import host_of
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
@@ -181,7 +182,7 @@ class PlainHaService:
 
     def _links_changed(self) -> None:
         links = self.server.links
-        hosts = {number: self.server.address_of(link).rpartition(":")[0] for number, link in links.items()}
+        hosts = {number: host_of(self.server.address_of(link)) for number, link in links.items()}
         self._counted.update(links, hosts)
         self._advance()
 

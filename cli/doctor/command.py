@@ -3,7 +3,6 @@
 """
 
 import asyncio
-import ipaddress
 import json
 import os
 import time
@@ -27,13 +26,13 @@ from cli.doctor.quota import check_quota
 from cli.doctor.rules import rules
 from cli.doctor.security import check_security
 from keelmq.client.admin import AdminClient
-from keelmq.client.cluster.routes import parse_addresses
 from keelmq.health.findings import Finding, Level, as_value, count, merged, ok, summary
 from keelmq.health.group_summary import group_statuses
 from keelmq.health.groups import groups
 from keelmq.health.reach import Reach, Silent
 from keelmq.health.snapshot import take_snapshot
 from keelmq.health.verdict import verdict
+from keelmq.remoting.address_text import join_address, parse_addresses
 from keelmq.security.signer import Credentials
 
 TIMEOUT_DEFAULT_MS = 1_200
@@ -198,7 +197,7 @@ async def _is_ours(reach: Reach, host: str) -> bool:
 async def _owner(reach: Reach, file: ConfigFile, port: Port) -> Owner:
     """Returns whether the program of this file answers there, or another one of its kind."""
     host = "127.0.0.1" if port.host in machine.WILDCARDS else port.host
-    address = f"[{host}]:{port.number}" if ":" in host else f"{host}:{port.number}"
+    address = join_address(host, port.number)
     try:
         is_its_own = await _is_its_own(reach, file, port, address)
     except Silent as silent:
@@ -280,9 +279,4 @@ def _http_of(files: Sequence[ConfigFile]) -> dict[str, str]:
 
 
 def _dialled(host: str, port: int) -> str:
-    host = "127.0.0.1" if host in machine.WILDCARDS else host
-    try:
-        bracketed = ipaddress.ip_address(host).version == 6
-    except ValueError:
-        bracketed = False
-    return f"[{host}]:{port}" if bracketed else f"{host}:{port}"
+    return join_address("127.0.0.1" if host in machine.WILDCARDS else host, port)

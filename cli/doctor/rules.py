@@ -2,7 +2,6 @@
 file, socket or clock.
 """
 
-import ipaddress
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,6 +10,7 @@ from cli.doctor.files import ConfigFile
 from cli.doctor.plain_groups import plain_rules
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.group_settings import group_rules
+from keelmq.remoting.address_text import host_of, is_ip, join_address
 from keelmq.remoting.addresses import is_loopback
 from namesrv.plugins.controller.config import LEASE_GRACE_MS, ControllerConfig
 
@@ -123,9 +123,7 @@ def _loopback(files: Sequence[ConfigFile]) -> Iterator[Finding]:
             continue
         for key, value in (("brokerIP1", broker.broker_ip1), ("bindAddress", broker.bind_address)):
             remote = [
-                each
-                for each in (*broker.controllers, *broker.name_servers)
-                if not is_loopback(each.rpartition(":")[0].strip("[]"))
+                each for each in (*broker.controllers, *broker.name_servers) if not is_loopback(host_of(each))
             ]
             if value and is_loopback(value) and remote:
                 text = f"{key}={value}, but {remote[0]} is another machine"
@@ -140,11 +138,11 @@ def _lists(
     if not broker.enable_controller_mode or not controllers:
         return
     members = {
-        f"{_bracketed(host)}:{port}": member
+        join_address(host, port): member
         for member, (host, port) in controllers[0][1].request_addresses.items()
     }
     missing = [f"{member} ({each})" for each, member in members.items() if each not in broker.controllers]
-    by_name = any(not _is_ip(each.rpartition(":")[0]) for each in broker.controllers)
+    by_name = any(not is_ip(host_of(each)) for each in broker.controllers)
     if missing and len(missing) == len(members) and not by_name:
         text = f"controllerAddr {broker.controller_addr} names none of the controllers of these files"
         step = "use the addresses of controllerDLegerPeers"
@@ -153,18 +151,6 @@ def _lists(
         text = f"controllerAddr lacks {', '.join(missing)}"
         step = "list every controller: a leader that gets no heartbeats considers this broker dead"
         yield failed("config.addresses", name, text, step)
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _lease(

@@ -12,7 +12,7 @@ from cli.command_line import OptionalNamesrvAddr, checked_addresses
 from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, exit_code_of, explain, per_server
 from keelmq.client import PullError, PullErrorKind, SendError, SendErrorKind
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.codes import MASTER_ID, PERM_WRITE, ResponseCode
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cli.rebalance.core.plan import Move
 from cli.rebalance.survey import Survey
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.controller import ReplicasInfo
 

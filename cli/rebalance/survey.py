@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cli.mqadmin.targets import brokers_of, names_of_cluster
 from cli.rebalance.core.plan import Group
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import host_of, parse_addresses, split_list
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.controller import ReplicasInfo
 from keelmq.remoting.operations.route import BrokerData
@@ -67,8 +67,7 @@ async def find_controllers(admin: AdminClient, name_servers: str, brokers: Seque
         address
         for each in said
         if each.answer is not None and each.answer.get("enableControllerMode") == "true"
-        for address in each.answer.get("controllerAddr", "").replace(",", ";").split(";")
-        if address.strip()
+        for address in split_list(each.answer.get("controllerAddr", ""))
     ]
     if found:
         return ";".join(dict.fromkeys(found))
@@ -95,16 +94,16 @@ async def _containers(admin: AdminClient, containers: str) -> dict[str, str]:
 def _add(survey: Survey, broker: BrokerData, info: ReplicasInfo | None, containers: dict[str, str]) -> None:
     name, master_address = broker.broker_name, broker.broker_addrs.get(MASTER_ID)
 
-    def host_of(address: str) -> str:
-        return containers.get(address) or address.rpartition(":")[0]
+    def machine_of(address: str) -> str:
+        return containers.get(address) or host_of(address)
 
     if info is None:
         if master_address is not None:
-            survey.fixed[host_of(master_address)] += 1
+            survey.fixed[machine_of(master_address)] += 1
         survey.notes.append(f"{name}: the controllers do not know it: its master stays where it is")
         return
     members = [*info.in_sync_replicas, *info.not_in_sync_replicas]
-    replicas = {each.broker_id: host_of(each.broker_address) for each in members}
+    replicas = {each.broker_id: machine_of(each.broker_address) for each in members}
     if info.master_broker_id not in replicas:
         survey.notes.append(f"{name}: it has no master now: see mqadmin electMaster --dry-run")
         return

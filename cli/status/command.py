@@ -17,11 +17,11 @@ from cli.credentials import CredentialsOption, checked_credentials
 from cli.status.view import screen
 from cli.terminal import TerminalConsole
 from cli.watch import WatchOption, fresh_screen, repeated, run_repeated
-from keelmq.client.cluster.routes import parse_addresses
 from keelmq.health.memory import Memory
 from keelmq.health.reach import Reach
 from keelmq.health.status import ClusterStatus, Verdict
 from keelmq.health.summary import of_one_group, take_status
+from keelmq.remoting.address_text import parse_addresses
 
 TIMEOUT_DEFAULT_MS = 1_200
 OK, NOT_OK, NO_ANSWER = 0, 1, 3

@@ -6,6 +6,8 @@
 import ipaddress
 import struct
 
+from keelmq.remoting.address_text import join_address
+
 _TAIL = struct.Struct(">iq")
 _ADDRESS_BYTES = (4, 16)
 
@@ -31,4 +33,4 @@ def decode_offset_message_id(text: str) -> tuple[str, int]:
     if not 0 < port <= 65_535 or offset < 0:
         raise ValueError(f"{text!r} is not an offset message id: port {port}, offset {offset}")
     host = str(ipaddress.ip_address(address))
-    return (f"[{host}]:{port}" if len(address) == 16 else f"{host}:{port}"), offset
+    return join_address(host, port), offset

@@ -13,7 +13,7 @@ from keelmq.console.data.servers import find_group, hosts_of, leader_first, lead
 from keelmq.console.poller import ClusterPoller
 from keelmq.health.reach import Silent
 from keelmq.health.status import ClusterStatus, ControllerStatus, GroupStatus, ReplicaStatus
-from keelmq.remoting.client import split_address
+from keelmq.remoting.address_text import join_address, split_address
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.broker import EpochEntryBody, HaRuntimeInfo
 from keelmq.remoting.operations.container import ContainerStatus
@@ -170,10 +170,7 @@ class Details:
                 raise NotFound(str(error)) from None
             if host not in hosts:
                 raise NotFound(f"{host} is no machine of this cluster {some_of(hosts)}")
-        guessed = [
-            f"[{host}]:{CONTAINER_PORT}" if ":" in host else f"{host}:{CONTAINER_PORT}"
-            for host in sorted(hosts)[:CONTAINER_HOSTS_MAX]
-        ]
+        guessed = [join_address(host, CONTAINER_PORT) for host in sorted(hosts)[:CONTAINER_HOSTS_MAX]]
         asked = list(dict.fromkeys([*given, *guessed]))
         found = await asyncio.gather(*(self._container(each) for each in asked))
         return [each for each in found if each.status is not None or each.address in given]

@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Final, TypeVar
 
 from keelmq.client.admin import AdminClient
-from keelmq.client.cluster.routes import parse_addresses
 from keelmq.console.cpu_clock import CpuClock
 from keelmq.console.data.servers import leader_of
 from keelmq.console.sources import ConsoleSources
@@ -16,7 +15,7 @@ from keelmq.health.reach import Reach, Silent
 from keelmq.health.snapshot import take_snapshot
 from keelmq.health.status import ClusterStatus
 from keelmq.health.summary import status_of
-from keelmq.remoting.client import split_address
+from keelmq.remoting.address_text import parse_addresses, split_address
 
 LOOK_AROUND_S: Final = 60.0
 """How often a broker is asked which name servers it knows."""

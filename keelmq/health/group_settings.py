@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from keelmq.health.findings import Finding, failed, ok, warning
+from keelmq.remoting.address_text import split_list
 
 MUST_BE_EQUAL = {
     "brokerClusterName": "a group belongs to one cluster: another cluster's group needs another brokerName",
@@ -61,7 +62,7 @@ def group_rules(
             step = "make it the same everywhere: after a fail-over another replica's value applies"
             found.append(warning(check, group, f"{key} differs: {differs}", step, line(key)))
     for key in SAME_ADDRESSES:
-        if differs := _differing(key, replicas, lambda text: ";".join(sorted(addresses(text)))):
+        if differs := _differing(key, replicas, lambda text: ";".join(sorted(split_list(text)))):
             step = "give every replica the whole list"
             found.append(warning(check, group, f"{key} differs: {differs}", step, line(key)))
     yield from found or [ok(check, group, f"{len(replicas)} replicas have the same settings")]
@@ -76,8 +77,3 @@ def _differing(key: str, replicas: Mapping[str, Mapping[str, str]], normal: Call
     if len(values) < 2:
         return ""
     return ", ".join(f"{value or 'empty'} ({', '.join(names)})" for value, names in sorted(values.items()))
-
-
-def addresses(text: str) -> list[str]:
-    """Returns the entries of "host:port;host:port", unchecked. Commas separate as well."""
-    return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]

@@ -7,7 +7,6 @@ from keelmq.health.consumer_rules import consumer_rules
 from keelmq.health.container_rules import container_rules
 from keelmq.health.disk_rules import sync_fault
 from keelmq.health.findings import Finding, failed, ok, warning
-from keelmq.health.group_settings import addresses
 from keelmq.health.group_summary import another_at_its_address, are_controlled, running
 from keelmq.health.permission_rules import permission_rules
 from keelmq.health.plain_routes import plain_routes
@@ -15,6 +14,7 @@ from keelmq.health.reach import Silent
 from keelmq.health.replication_rules import replication_rules
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus
+from keelmq.remoting.address_text import split_list
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
@@ -267,4 +267,4 @@ def _routed(seen: ClusterSnapshot, name: str) -> dict[str, str | None]:
 def listed_name_servers(seen: ClusterSnapshot, address: str) -> list[str]:
     """Returns namesrvAddr of a running broker."""
     broker = seen.brokers.get(address)
-    return addresses(broker.settings.get("namesrvAddr", "")) if isinstance(broker, RunningBroker) else []
+    return split_list(broker.settings.get("namesrvAddr", "")) if isinstance(broker, RunningBroker) else []

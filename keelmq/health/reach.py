@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.remoting.client import LOST, RemotingClient, split_address
+from keelmq.remoting.address_text import join_address, split_address
+from keelmq.remoting.client import LOST, RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.daemon_threads import in_daemon_thread
@@ -113,11 +114,11 @@ class Reach:
             async with asyncio.timeout(self._left_s()):
                 for host in hosts[:-1]:
                     try:
-                        return await question(self._admin, _joined(host, port))
+                        return await question(self._admin, join_address(host, port))
                     except AdminError as error:
                         if error.code is not None or error.unknown:
                             raise
-                return await question(self._admin, _joined(hosts[-1], port))
+                return await question(self._admin, join_address(hosts[-1], port))
         except TimeoutError:
             raise Silent(f"no answer in {self.timeout_ms} ms") from None
         except AdminError as error:
@@ -197,10 +198,6 @@ class Reach:
     def _left_s(self) -> float:
         left = self._deadline - asyncio.get_running_loop().time()
         return max(0.0, min(self.timeout_ms / 1000, left))
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _root(error: BaseException) -> BaseException:

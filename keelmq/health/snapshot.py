@@ -16,12 +16,11 @@ from msgspec.structs import replace
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.answers import Groups, Health, fault_of, groups_of
-from keelmq.health.group_settings import addresses
 from keelmq.health.memory import Memory
 from keelmq.health.numbers import whole
 from keelmq.health.reach import HttpAnswer, Reach, Silent
 from keelmq.health.users import Rights, rights_of
-from keelmq.remoting.client import split_address
+from keelmq.remoting.address_text import host_of, join_address, split_address, split_list
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.broker import EpochEntryCache, HaRuntimeInfo
 from keelmq.remoting.operations.container import ContainerStatus
@@ -103,9 +102,9 @@ class ClusterSnapshot(msgspec.Struct):
     def is_embedded(self, controller: str) -> bool:
         """Returns whether a controller is in a name server's process, as far as addresses tell: one of the
         same machine answers if it does."""
-        host, is_silent = controller.rpartition(":")[0], isinstance(self.controllers.get(controller), Silent)
+        host, is_silent = host_of(controller), isinstance(self.controllers.get(controller), Silent)
         return any(
-            at.rpartition(":")[0] == host and isinstance(answer, Silent) == is_silent
+            host_of(at) == host and isinstance(answer, Silent) == is_silent
             for at, answer in self.name_servers.items()
         )
 
@@ -353,10 +352,10 @@ def http_address_of(address: str, settings: Mapping[str, str]) -> str | None:
     text = settings.get(HTTP_PORT_KEY, "")
     if not re.fullmatch(r"-1|[0-9]{1,5}", text):
         return None
-    host, _, port = address.rpartition(":")
-    configured = 0 if settings.get("listenPort") == "0" else int(port)
-    number = http_listen_port(int(text), listen_port=configured, bound_port=int(port))
-    return f"{host}:{number}" if number and number <= PORT_MAX else None
+    host, port = split_address(address)
+    configured = 0 if settings.get("listenPort") == "0" else port
+    number = http_listen_port(int(text), listen_port=configured, bound_port=port)
+    return join_address(host, number) if number and number <= PORT_MAX else None
 
 
 def _is_http_unknown(seen: ClusterSnapshot, address: str, http: Mapping[str, str]) -> bool:
@@ -375,9 +374,9 @@ def _said_http(seen: ClusterSnapshot) -> list[str]:
 
 
 def _http_guess(address: str) -> str | None:
-    host, _, port = address.rpartition(":")
-    number = int(port) + HTTP_PORT_DISTANCE
-    return f"{host}:{number}" if number <= PORT_MAX else None
+    host, port = split_address(address)
+    number = port + HTTP_PORT_DISTANCE
+    return join_address(host, number) if number <= PORT_MAX else None
 
 
 def _masters(seen: ClusterSnapshot) -> list[str]:
@@ -412,8 +411,8 @@ def _broker_addresses(seen: ClusterSnapshot) -> list[str]:
 def peers_of(metadata: ControllerMetadata) -> dict[str, str]:
     """Returns id -> address from the text "n0:host:port;n1:host:port"."""
     found = {}
-    for part in (metadata.peers or "").split(";"):
-        member, _, address = part.strip().partition(":")
+    for part in split_list(metadata.peers or ""):
+        member, _, address = part.partition(":")
         if address.rpartition(":")[0]:
             found[member] = address
     return found
@@ -444,17 +443,17 @@ def _of_brokers(seen: ClusterSnapshot) -> list[str]:
         address
         for broker in seen.brokers.values()
         if isinstance(broker, RunningBroker) and broker.settings.get("enableControllerMode") == "true"
-        for address in addresses(broker.settings.get("controllerAddr", ""))
+        for address in split_list(broker.settings.get("controllerAddr", ""))
     ]
 
 
 def _read_clocks(seen: ClusterSnapshot) -> None:
     for http_address, answer in seen.health.items():
         if isinstance(answer, HttpAnswer) and answer.clock_ms is not None:
-            seen.clocks.setdefault(http_address.rpartition(":")[0], []).append(answer.clock_ms)
+            seen.clocks.setdefault(host_of(http_address), []).append(answer.clock_ms)
     for address, broker in seen.brokers.items():
         if isinstance(broker, RunningBroker) and broker.clock_ms is not None:
-            seen.clocks.setdefault(address.rpartition(":")[0], []).append(broker.clock_ms)
+            seen.clocks.setdefault(host_of(address), []).append(broker.clock_ms)
 
 
 def clock_of(info: Mapping[str, str], asked_ms: int) -> int | None:

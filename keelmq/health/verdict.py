@@ -11,10 +11,11 @@ from keelmq.health import commands
 from keelmq.health.certificates import certificate_problems
 from keelmq.health.disk_rules import disk_rules
 from keelmq.health.findings import Finding, failed, ok, plural, warning
-from keelmq.health.group_settings import addresses, group_rules
+from keelmq.health.group_settings import group_rules
 from keelmq.health.reach import HttpAnswer, Silent
 from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, peers_of
 from keelmq.health.users import same_rights
+from keelmq.remoting.address_text import split_list
 from keelmq.remoting.operations.controller import ControllerMetadata
 
 CLOCK_WARNING_MS = 2_000
@@ -145,7 +146,7 @@ def _lacking(seen: ClusterSnapshot, name: str) -> Iterator[tuple[str, list[str]]
     not compared: a name may stand for all of them."""
     for address, broker in seen.brokers.items():
         if isinstance(broker, RunningBroker) and broker.settings.get("brokerName") == name:
-            listed = addresses(broker.settings.get("namesrvAddr", ""))
+            listed = split_list(broker.settings.get("namesrvAddr", ""))
             missing = [each for each in seen.answering if each not in listed]
             if listed and missing and len(missing) < len(seen.answering):
                 yield address, missing
@@ -398,7 +399,7 @@ def _knows_controllers(
 ) -> Iterator[Finding]:
     """A leader that gets no heartbeats from a broker considers it dead. KeelMQ's brokers send them to every
     controller that the leader names."""
-    listed = addresses(settings.get("controllerAddr", ""))
+    listed = split_list(settings.get("controllerAddr", ""))
     reached = set(listed).union(*(seen.resolved.get(each, frozenset()) for each in listed))
     missing = [
         member

@@ -1,10 +1,12 @@
-"""Socket addresses: as bytes, as records store them and limits count them, as texts, and which are local."""
+"""Socket addresses: as bytes, as records store them and limits count them, and which are local."""
 
 import asyncio
 import contextlib
 import ipaddress
 import socket
 import struct
+
+from keelmq.remoting.address_text import host_of
 
 
 def host_and_port_bytes(host: str, port: int) -> bytes:
@@ -39,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 def network_of_peer(address: str) -> bytes:
     """Returns network_of() of "host:port", as Peer.address has it."""
-    return network_of(host_and_port_bytes(address.rpartition(":")[0].strip("[]"), 0))
+    return network_of(host_and_port_bytes(host_of(address), 0))
 
 
 def network_of(address_bytes: bytes) -> bytes:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
+from keelmq.remoting.address_text import split_address
 from keelmq.remoting.close_all import close_all
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import (
@@ -48,14 +49,6 @@ limit is a quarter of an hour. The next call resolves the name again, in case th
 Resp = TypeVar("Resp", bound=Wire)
 
 _opaques = itertools.count(1)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port, split at the last colon (IPv6 literals). Raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is not host:port")
-    return host.strip("[]"), int(port)
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
+from keelmq.remoting.address_text import host_of
 from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.tls.settings import TlsConfig, with_file
 from keelmq.security.config import SecurityConfig
@@ -43,7 +44,7 @@ def warn_of_open_ports(
     log: logging.Logger, program: str, config: OpenNetworkConfig, addresses: Iterable[str]
 ) -> None:
     """Warns in one line if other machines can reach an open port. `addresses`: host:port of what is bound."""
-    reached = [each for each in addresses if not is_loopback(each.rpartition(":")[0].strip("[]"))]
+    reached = [each for each in addresses if not is_loopback(host_of(each))]
     found = openings(config) if reached and not config.allow_open_network else []
     if found:
         log.warning(

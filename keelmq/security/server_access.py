@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from keelmq.remoting.address_text import host_of
 from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPeer, Request
 from keelmq.runtime.clock import now_ms, wall_ms
@@ -31,8 +32,7 @@ SKEW_PERIOD_MS: Final = 60_000
 def ip_of(address: str) -> str:
     """Returns the IP of "host:port" or "[host]:port", without the zone of a link-local one. A text without a
     port is returned as it is: it matches no source IP."""
-    host, colon, _ = address.rpartition(":")
-    return host.strip("[]").partition("%")[0] if colon else address
+    return host_of(address).partition("%")[0]
 
 
 def _asked(request: Request, peer: Peer, peer_ip: str) -> AccessRequest:

@@ -5,6 +5,7 @@ when HTTP is enabled: it needs FastAPI.
 from keelmq.console.service import ConsoleService
 from keelmq.console.sources import ConsoleSources
 from keelmq.console.verifiers import PortVerifier
+from keelmq.remoting.address_text import bracketed
 from keelmq.remoting.servers.http_access import HttpAccess
 from namesrv.http.of_server import Served
 
@@ -20,8 +21,7 @@ def make_console(server: Served, access: HttpAccess | None) -> ConsoleService:
         if server.http_address is None:
             return ()  # not started
         host = config.bind_address
-        bracketed = f"[{host}]" if ":" in host else host
-        return (f"{ANY_ADDRESS.get(host, bracketed)}:{server.address[1]}",)
+        return (f"{ANY_ADDRESS.get(host, bracketed(host))}:{server.address[1]}",)
 
     sources = ConsoleSources(
         name_servers=itself,

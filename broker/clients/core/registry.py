@@ -18,6 +18,7 @@ import msgspec
 
 from broker.clients.core.agreement import Agreement
 from broker.filter.core.subscription import MessageFilter, weight_of
+from keelmq.remoting.address_text import host_of
 from keelmq.remoting.operation import ANYBODY, Caller
 
 EXPIRED_AT_ONCE: Final = 2_000
@@ -46,7 +47,7 @@ class Client:
     @property
     def owner(self) -> str:
         """The user, or without authentication the host."""
-        return self.caller.user or self.address.rpartition(":")[0]
+        return self.caller.user or host_of(self.address)
 
 
 class Subscription(msgspec.Struct, frozen=True):

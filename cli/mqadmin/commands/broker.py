@@ -31,7 +31,7 @@ from cli.mqadmin.targets import (
 )
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.admin.groups import CONSUME_STATS_TIMEOUT_MS
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.operation import Empty, Operation
 from keelmq.remoting.operations.broker_admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,

@@ -11,8 +11,8 @@ from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import container as layouts
 from cli.mqadmin.shell import Action, Output, command, dump
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.client.cluster.routes import parse_addresses
 from keelmq.health.findings import plural
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.container import ContainerStatus
 

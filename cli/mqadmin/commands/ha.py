@@ -7,7 +7,7 @@ from cli.mqadmin.layouts import ha as layouts_ha
 from cli.mqadmin.shell import REFUSED, Action, ClusterName, Output, command, dump, exit_code_of, explain
 from cli.mqadmin.targets import BrokerAddr, brokers_of, names_of_cluster
 from keelmq.client.admin import AdminClient
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.codes import MASTER_ID
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keelmq.client.admin.transport import AdminError, AdminTransport, body_of, first_of, properties_of
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Operation, Wire
 from keelmq.remoting.operations.controller import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Operation, Unknown, Wire

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from keelmq.client.core.queues import MessageQueue
-from keelmq.remoting.client import LOST, RemotingClient, split_address
+from keelmq.remoting.address_text import parse_addresses
+from keelmq.remoting.client import LOST, RemotingClient
 from keelmq.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Unknown
 from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest, TopicRouteData
@@ -89,21 +90,6 @@ class RouteError(Exception):
     def __init__(self, remark: str, code: int | None = None) -> None:
         super().__init__(remark)
         self.remark, self.code = remark, code
-
-
-def parse_addresses(text: str) -> list[str]:
-    """Returns ["a:1", "b:2"] for "a:1;b:2". ValueError: an entry has no valid port, or there is no entry.
-    TypeError: it is not one text."""
-    if not isinstance(text, str):
-        raise TypeError(f"addresses are one text, 'host:port;host:port', not {text!r}")
-    addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
-    for address in addresses:
-        _, port = split_address(address)
-        if not port:
-            raise ValueError(f"{address!r} is not host:port")
-    if not addresses:
-        raise ValueError("no address given")
-    return addresses
 
 
 def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> TopicRoute:

@@ -16,7 +16,7 @@ from keelmq.console.actions.action import (
     outcome_of,
 )
 from keelmq.console.data.servers import hosts_of
-from keelmq.remoting.client import split_address
+from keelmq.remoting.address_text import split_address
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Role
 from keelmq.remoting.servers.http_answers import NotFound

@@ -1,7 +1,7 @@
 """The groups, servers and machines of a ClusterStatus."""
 
 from keelmq.health.status import ClusterStatus, ControllerStatus, GroupStatus
-from keelmq.remoting.client import split_address
+from keelmq.remoting.address_text import split_address
 from keelmq.remoting.servers.http_answers import NotFound, some_of
 
 

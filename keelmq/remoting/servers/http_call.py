@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from fastapi import Request
 
+from keelmq.remoting.address_text import join_address
 from keelmq.remoting.operation import ANYBODY, Caller, OperationTable, Role
 from keelmq.remoting.operation import Request as WireRequest
 from keelmq.remoting.servers.http_access import Forbidden, Sessions
@@ -85,7 +86,7 @@ def peer_of(scope: MutableMapping[str, Any]) -> HttpPeer:
     """Returns the other end of the connection that an ASGI request came over."""
     host, port = scope.get("client") or ("?", 0)
     return HttpPeer(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        join_address(host, port),
         is_tls=scope.get("scheme") == "https",
         certificate_names=scope.get(CERTIFICATE_NAMES, ()),
     )

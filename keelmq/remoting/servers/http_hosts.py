@@ -6,11 +6,12 @@ something, or comes from a browser, must name this machine by its IP address, by
 one that the operator has listed. Imports no FastAPI.
 """
 
-import ipaddress
 import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator
+
+from keelmq.remoting.address_text import is_ip
 
 LOCALHOST = "localhost"
 SERVICE = "svc"
@@ -37,7 +38,7 @@ class AllowedHosts:
 
     def __contains__(self, host: str) -> bool:
         return (
-            self._any or _is_ip(host) or host in self._names or host.endswith((".localhost", *self._domains))
+            self._any or is_ip(host) or host in self._names or host.endswith((".localhost", *self._domains))
         )
 
     def look_up(self) -> None:
@@ -63,11 +64,3 @@ def _names_of(labels: list[str]) -> Iterator[str]:
         pod, service, namespace = labels[:3]
         yield from (f"{pod}.{service}", f"{pod}.{service}.{namespace}.{SERVICE}")
         yield from (service, f"{service}.{namespace}.{SERVICE}", ".".join(labels[1:]))
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True

@@ -15,6 +15,8 @@ dead process; the broker that it makes inactive would be inactive after the grac
 import ipaddress
 from enum import Enum
 
+from keelmq.remoting.address_text import host_of, split_address
+
 ATTEMPTS_MAX = 3
 """Attempts per close. Another one is made only if the connection was accepted and then closed."""
 
@@ -42,13 +44,14 @@ def probe_target(registered: str, heartbeats_from: str) -> tuple[str, int] | Non
     registered: the broker's listening address. heartbeats_from: the peer of the connection that carried its
     heartbeats. Both are "host:port" with an IP address as host; a name is never resolved.
     """
-    host, _, port = registered.rpartition(":")
-    ours, theirs = _ip(host), _ip(heartbeats_from.rpartition(":")[0])
+    try:
+        host, port = split_address(registered)
+    except ValueError:
+        return None
+    ours, theirs = _ip(host), _ip(host_of(heartbeats_from))
     if ours is None or ours != theirs or ours.is_unspecified or ours.is_multicast:
         return None
-    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535):
-        return None
-    return str(ours), int(port)
+    return str(ours), port
 
 
 def verdict_of(answer: ProbeAnswer, attempts: int) -> Verdict:
@@ -66,7 +69,7 @@ def verdict_of(answer: ProbeAnswer, attempts: int) -> Verdict:
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(host.strip("[]"))
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

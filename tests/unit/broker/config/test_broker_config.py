@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from broker.config.broker_config import BrokerConfig, split_addresses
+from broker.config.broker_config import BrokerConfig
 from broker.config.detected_address import detect_address
 from keelmq.runtime.config import ConfigError, load_config, to_properties
 
@@ -103,10 +103,6 @@ def test_values_that_are_taken_as_rocketmq_takes_them() -> None:
     paths = {"storePathRootDir": "/a/store/", "storePathCommitLog": "/a/store/commitlog"}
     assert load(paths).store_path_commit_log == Path("/a/store/commitlog")
     assert load({"brokerName": "broker-a.example_1"}).broker_name == "broker-a.example_1"
-
-
-def test_address_lists_forgive_commas_and_blanks() -> None:
-    assert split_addresses(" a:1 ; b:2,c:3;") == ("a:1", "b:2", "c:3")
 
 
 def test_a_bound_address_is_the_announced_one() -> None:

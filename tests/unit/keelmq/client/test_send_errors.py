@@ -1,11 +1,10 @@
 """What a SendError says: a group without a master has a route, and was not tried."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute, parse_addresses
+from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind
 from keelmq.client.core.subscription import Subscription
@@ -87,12 +86,6 @@ def test_a_message_or_a_subscription_without_a_topic_is_refused() -> None:
         Subscription("")
 
 
-@pytest.mark.parametrize("text", ["h", "h:", ":9876", "h:0", "h:65536", "h:²", "h:1;h", "", " ; "])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not host:port|no address given"):
-        parse_addresses(text)
-
-
 def test_a_client_of_another_event_loop_is_refused() -> None:
     """Each send took its whole time-out, and was then UNKNOWN."""
     client = RemotingClient()
@@ -103,16 +96,6 @@ def test_a_client_of_another_event_loop_is_refused() -> None:
     asyncio.run(call())
     with pytest.raises(RuntimeError, match=r"was used in another event loop, .* asyncio\.run"):
         asyncio.run(call())
-
-
-def test_a_list_of_addresses_is_refused() -> None:
-    """It said that a list has no attribute 'replace'."""
-    addresses: Any = ["h:1", "h:2"]
-    with pytest.raises(
-        TypeError, match=r"addresses are one text, 'host:port;host:port', not \['h:1', 'h:2'\]"
-    ):
-        parse_addresses(addresses)
-    assert parse_addresses("h:1; [::1]:2,k:65535") == ["h:1", "[::1]:2", "k:65535"]
 
 
 async def test_a_name_server_that_closes_a_plain_connection_may_take_tls_only() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import keelmq.remoting.client
-from keelmq.remoting.client import UNACKNOWLEDGED_MS, RemotingClient, split_address
+from keelmq.remoting.client import UNACKNOWLEDGED_MS, RemotingClient
 from keelmq.remoting.command import decode, encode, request_command, response_frame
 from keelmq.remoting.operation import Call, Empty, Failed, Ok, OperationTable, Unknown, Wire
 from keelmq.remoting.operations.controller import (
@@ -24,7 +24,7 @@ from keelmq.remoting.operations.controller import (
 from keelmq.remoting.servers.tcp import TcpServer
 from tests.support.ports import free_port
 from tests.support.reach_in import socket_of
-from tests.support.server_parts import address_of, server, table, until
+from tests.support.server_parts import address_of, server, until
 
 RPC_SEND_TO_CHANNEL_FAILED = -1004
 FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
@@ -268,15 +268,6 @@ async def test_oneway_is_never_answered() -> None:
         assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
         assert connection.activity == 4  # three writes, one read
         await client.close()
-
-
-def test_addresses_split_at_the_last_colon() -> None:
-    assert split_address("10.0.0.1:9876") == ("10.0.0.1", 9876)
-    assert split_address("fe80::1:9876") == ("fe80::1", 9876)
-    for bad in ("", "9876", ":9876", "host:", "host:x", "host:65536"):
-        with pytest.raises(ValueError, match="host:port"):
-            split_address(bad)
-    assert table().handlers
 
 
 async def test_a_name_is_resolved_anew_for_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
