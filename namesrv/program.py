@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from keelmq.remoting.config_store import with_stored
+from keelmq.runtime.booleans import is_true
 from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
     ConfigError,
-    is_true,
     load_config,
     secret_keys,
     setting_sources,

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from broker.admission.fast_path import Int32
+from keelmq.runtime.booleans import is_true
 
 _NAMES_V2: Final = {
     "group": "a",
@@ -109,7 +110,7 @@ def _lenient_fields(ext: Mapping[str, str], names: Mapping[str, str]) -> dict[st
         "default_topic": ext.get(names["default_topic"]) or "",
         "default_topic_queue_nums": _number(ext, names["default_topic_queue_nums"], 0),
         "max_reconsume_times": _number(ext, names["max_reconsume_times"], NO_MAXIMUM),
-        "batch": (ext.get(names.get("batch", "batch")) or "").lower() in ("true", "1"),
+        "batch": is_true(ext.get(names.get("batch", "batch"))),
     }
 
 

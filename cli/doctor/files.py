@@ -9,12 +9,12 @@ from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
 from keelmq.health.findings import Finding, failed, ok, plural, warning
 from keelmq.remoting.config_store import with_stored
+from keelmq.runtime.booleans import is_true
 from keelmq.runtime.config import (
     ENVIRON_PREFIX,
     OF_TOOLS,
     Config,
     ConfigError,
-    is_true,
     load_config,
     not_utf8,
     parse_settings,

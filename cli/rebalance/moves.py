@@ -16,6 +16,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.controller import ReplicasInfo
+from keelmq.runtime.booleans import is_true
 
 POLL_S = 0.1
 BEHIND_BYTES_MAX = 4 << 20
@@ -119,7 +120,7 @@ class Mover:
             return f"broker {info.master_broker_id} is master instead of {move.to_id}"
         address = info.master_address or self._survey.addresses[move.group, move.to_id]
         runtime = await self._admin.brokers.runtime_info(address)
-        if runtime.get("writable", "true") != "true":
+        if not is_true(runtime.get("writable", "true")):
             return f"{address} does not take messages yet: {runtime.get('notWritable') or 'no reason given'}"
         if missing := members - {each.broker_id for each in info.in_sync_replicas}:
             return f"broker {', '.join(map(str, sorted(missing)))} is not in the SyncStateSet again"

@@ -15,6 +15,7 @@ from keelmq.remoting.address_text import host_of, parse_addresses, split_list
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.controller import ReplicasInfo
 from keelmq.remoting.operations.route import BrokerData
+from keelmq.runtime.booleans import is_true
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ async def find_controllers(admin: AdminClient, name_servers: str, brokers: Seque
     found = [
         address
         for each in said
-        if each.answer is not None and each.answer.get("enableControllerMode") == "true"
+        if each.answer is not None and is_true(each.answer.get("enableControllerMode"))
         for address in split_list(each.answer.get("controllerAddr", ""))
     ]
     if found:

@@ -6,6 +6,7 @@ from keelmq.health import commands
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.numbers import whole
 from keelmq.health.snapshot import RunningBroker
+from keelmq.runtime.booleans import is_true
 
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 FORCED_RATIO = 0.85
@@ -49,7 +50,7 @@ def _shorter_retention(address: str, settings: Mapping[str, str], used: float) -
     files at once, so to ask for that (deleteExpiredCommitLog) frees nothing; above FORCED_RATIO it may delete
     others as well."""
     hours = whole(settings.get("fileReservedTime"))
-    forced = settings.get("cleanFileForciblyEnable", "true") == "true" and used > FORCED_RATIO
+    forced = is_true(settings.get("cleanFileForciblyEnable", "true")) and used > FORCED_RATIO
     if hours is None or hours < 2 or forced:
         return "or move the store to a larger disk", commands.broker_status(address)
     shorter = hours // 2

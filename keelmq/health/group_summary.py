@@ -12,6 +12,7 @@ from keelmq.health.status import GroupStatus, LastElection, ReplicaStatus, Verdi
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
+from keelmq.runtime.booleans import is_true
 
 NOBODY = -1
 """The broker id in LastElection if nobody could be elected."""
@@ -294,7 +295,7 @@ def running(seen: ClusterSnapshot) -> dict[str, dict[str, RunningBroker]]:
 
 def are_controlled(brokers: Mapping[str, RunningBroker]) -> bool:
     """Returns whether one of the brokers of a group runs in controller mode."""
-    return any(each.settings.get("enableControllerMode") == "true" for each in brokers.values())
+    return any(is_true(each.settings.get("enableControllerMode")) for each in brokers.values())
 
 
 def _min_in_sync(brokers: Mapping[str, RunningBroker], master: str) -> int | None:

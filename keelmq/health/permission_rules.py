@@ -11,6 +11,7 @@ from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus
 from keelmq.remoting.codes import PERM_WRITE
 from keelmq.remoting.operations.health import NO_ROOM
+from keelmq.runtime.booleans import is_true
 
 UNCLEAN = "enableElectUncleanMaster"
 
@@ -76,7 +77,7 @@ def _unclean(seen: ClusterSnapshot) -> Iterator[Finding]:
     on = [
         at
         for at, each in seen.controller_settings.items()
-        if isinstance(each, Mapping) and each.get(UNCLEAN, "").lower() == "true"
+        if isinstance(each, Mapping) and is_true(each.get(UNCLEAN))
     ]
     if on:
         text = f"{UNCLEAN}=true: a replica that lacks acknowledged messages may become master"

@@ -27,6 +27,7 @@ from keelmq.remoting.operations.container import ContainerStatus
 from keelmq.remoting.operations.controller import ControllerMetadata, PastElection, ReplicasInfo
 from keelmq.remoting.operations.route import ClusterInfo
 from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE, PORT_MAX, http_listen_port
+from keelmq.runtime.booleans import is_true
 from keelmq.runtime.clock import wall_ms
 
 BROKERS_ASKED_MAX = 500
@@ -216,7 +217,7 @@ async def _name_server(reach: Reach, server: str, memory: Memory) -> NameServer:
             route = await admin.name_servers.topic_route(address, PROBE_TOPIC)
             permissions = {each.broker_name: each.perm for each in route.queue_datas}
         topics = None
-        if settings.get("enableAllTopicList", "true") == "true":
+        if is_true(settings.get("enableAllTopicList", "true")):
             topics = frozenset(await admin.name_servers.topic_list(address))
         rights = await rights_of(admin, address, settings)
         return NameServer(ClusterInfo(), settings, topics, permissions, rights)
@@ -442,7 +443,7 @@ def _of_brokers(seen: ClusterSnapshot) -> list[str]:
     return [
         address
         for broker in seen.brokers.values()
-        if isinstance(broker, RunningBroker) and broker.settings.get("enableControllerMode") == "true"
+        if isinstance(broker, RunningBroker) and is_true(broker.settings.get("enableControllerMode"))
         for address in split_list(broker.settings.get("controllerAddr", ""))
     ]
 

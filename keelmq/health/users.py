@@ -9,6 +9,7 @@ from typing import Final
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.findings import Finding, failed
 from keelmq.remoting.operations.auth import AclInfo, UserInfo
+from keelmq.runtime.booleans import is_true
 
 SWITCHES: Final = ("authenticationEnabled", "authorizationEnabled")
 SHOWN_MAX: Final = 5
@@ -24,7 +25,7 @@ Rights = Mapping[str, str]
 
 async def rights_of(admin: AdminClient, address: str, settings: Mapping[str, str]) -> Rights | None:
     """Returns the users of a server; None: it checks nobody, or does not tell this user."""
-    if not any(settings.get(key) == "true" for key in SWITCHES):
+    if not any(is_true(settings.get(key)) for key in SWITCHES):
         return None
     with suppress(AdminError):
         acls = {acl.subject or "": _acl_text(acl) for acl in await admin.auth.list_acls(address)}

@@ -17,6 +17,7 @@ from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, p
 from keelmq.health.users import same_rights
 from keelmq.remoting.address_text import split_list
 from keelmq.remoting.operations.controller import ControllerMetadata
+from keelmq.runtime.booleans import is_true
 
 CLOCK_WARNING_MS = 2_000
 CLOCK_STEP = (
@@ -337,7 +338,7 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
             yield _silent_broker(seen, address, broker)
             continue
         name = broker.settings.get("brokerName", "")
-        role = "writable" if broker.info.get("brokerActive") == "true" else "not writable (a slave)"
+        role = "writable" if is_true(broker.info.get("brokerActive")) else "not writable (a slave)"
         version = broker.info.get("brokerVersionDesc", "")
         yield ok("broker.reachable", address, f"broker of {name}, {role}, {version}")
         yield from _damage(commands.verify(seen, broker.settings.get("brokerName", "")), address, broker.info)
@@ -390,7 +391,7 @@ def _broker_settings(seen: ClusterSnapshot) -> Iterator[Finding]:
     members = {address for view in views for address in peers_of(view).values()}
     for replicas in groups.values():
         for address, settings in replicas.items():
-            if settings.get("enableControllerMode") == "true":
+            if is_true(settings.get("enableControllerMode")):
                 yield from _knows_controllers(seen, address, settings, members)
 
 

@@ -28,8 +28,6 @@ OF_TOOLS = frozenset({"KEELMQ_CREDENTIALS", "KEELMQ_ACCESS_KEY", "KEELMQ_SECRET_
 SECURITY_PATH = "securityPath"
 SECURITY_FILE = "security.conf"
 """Defaults for every program, below securityPath."""
-TRUE_TEXTS = frozenset({"true", "t", "1", "yes", "y", "on"})
-"""As pydantic reads them."""
 SHOWN_CHARACTERS = 200
 FILE_BYTES_MAX = 4_194_304
 """Of a file that a command line or a setting names: /dev/zero has no end."""
@@ -209,12 +207,6 @@ def _slip(value: str) -> str | None:
     if _COMMENT.search(value):
         return "what follows # would be a part of the value: a comment needs a line of its own"
     return None
-
-
-def is_true(value: str | None) -> bool:
-    """Returns whether pydantic reads the text of a bool key as true, for what must be known before the models
-    are. None: the key is not set."""
-    return value is not None and value.strip().lower() in TRUE_TEXTS
 
 
 def setting_sources(

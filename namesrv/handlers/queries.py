@@ -30,6 +30,7 @@ from keelmq.remoting.operations.route import (
     RouteRequest,
     TopicRouteData,
 )
+from keelmq.runtime.booleans import is_true
 from keelmq.runtime.slices import Slices, in_slices
 from namesrv.config import NamesrvConfig
 from namesrv.core.json_dialect import escaped_json, legacy_json
@@ -209,7 +210,7 @@ def _check_enabled(enabled: bool) -> None:
 def _zone(ext_fields: Mapping[str, str]) -> str | None:
     """Returns the sender's zone; None: it wants brokers of all zones."""
     zone = ext_fields.get(ZONE_NAME)
-    return zone if zone and ext_fields.get(ZONE_MODE, "").lower() == "true" else None
+    return zone if zone and is_true(ext_fields.get(ZONE_MODE)) else None
 
 
 def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:

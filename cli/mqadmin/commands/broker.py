@@ -45,6 +45,7 @@ from keelmq.remoting.operations.broker_admin import (
     FlushOffsetRequest,
     ReadAheadRequest,
 )
+from keelmq.runtime.booleans import is_true
 
 Group = Annotated[
     str | None,
@@ -205,7 +206,7 @@ def broker_consume_stats(
     """Progress of every group in the queues of a broker."""
 
     async def action(admin: AdminClient) -> Output:
-        is_order = (order or "").lower() == "true"
+        is_order = is_true(order)
         stats = await admin.groups.broker_consume_stats(broker_addr, is_order=is_order, timeout_ms=timeout)
         rows = [
             (group, queue, row)

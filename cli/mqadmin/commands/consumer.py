@@ -22,6 +22,7 @@ from keelmq.remoting.codes import MASTER_ID, PERM_READ, ResponseCode
 from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey, queue_json
+from keelmq.runtime.booleans import is_true
 
 BROADCASTING = "BROADCASTING"
 REBALANCED = "Rebalance OK"
@@ -58,7 +59,7 @@ def consumer_progress(
         if not progress.queues and not errors:
             remark = f"group {group} has consumed nothing yet; it is known after its first commit"
             raise AdminError("consumerProgress", namesrv_addr, remark, ResponseCode.CONSUMER_NOT_ONLINE)
-        wanted = show_client.lower() == "true"
+        wanted = is_true(show_client)
         owners = await owners_of(admin, route, group) if wanted else None
         text = layouts_group.progress(progress.queues, progress.tps, owners)
         value = {"consumeTps": progress.tps, "queues": _rows(progress.queues, owners)}

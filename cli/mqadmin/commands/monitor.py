@@ -17,6 +17,7 @@ from keelmq.client.admin.places import ask_brokers
 from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, members_of, progress_of
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey
+from keelmq.runtime.booleans import is_true
 from keelmq.runtime.clock import wall_ms
 
 ROUND_S = 60
@@ -141,7 +142,7 @@ def notices_of(group: str, infos: Mapping[str, Mapping[str, Any]], now_ms: int) 
         notices.append(f"reportConsumerRunningInfo: ConsumerGroup: {group}, Subscription different")
     for client_id, info in sorted(infos.items()):
         properties = info.get("properties") or {}
-        orderly = str(properties.get("PROP_CONSUMEORDERLY")).lower() == "true"
+        orderly = is_true(str(properties.get("PROP_CONSUMEORDERLY")))
         if properties.get("PROP_CONSUME_TYPE") == "CONSUME_ACTIVELY":
             continue  # it pulls when the application asks it to
         for text in _stuck(info.get("mqTable") or {}, now_ms, orderly=orderly):

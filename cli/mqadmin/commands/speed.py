@@ -17,6 +17,7 @@ from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.broker_admin import BrokerStatsData, StatsItem
 from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.runtime.booleans import is_true
 
 SEND_TIMEOUT_MS = 3_000
 WARM_UP_BYTES = 16
@@ -157,7 +158,7 @@ def cluster_rt(
         value = [dict(zip(keys, row, strict=True)) for row in rows]
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         log = (f"{now}|{room}|{name}|{broker}|{ms:.0f}" for name, broker, ms, _, _ in rows)
-        text = "\n".join(log) if print_log.lower() == "true" else layouts_broker.cluster_rts(rows)
+        text = "\n".join(log) if is_true(print_log) else layouts_broker.cluster_rts(rows)
         return Output(value, text)
 
     return action

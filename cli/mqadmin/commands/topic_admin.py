@@ -31,6 +31,7 @@ from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_TOPIC_LIST, TopicConfigs
 from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
 from keelmq.remoting.operations.route import QueueData, TopicConfig
+from keelmq.runtime.booleans import parse_boolean
 
 UNIT, UNIT_SUB = 1, 2
 PERM_MAX = 7
@@ -38,10 +39,11 @@ PERM_MAX = 7
 
 
 def true_or_false(text: str, name: str) -> bool:
-    """Returns the boolean of a flag's text, in any case of letters. BadParameter names the flag."""
-    if text.lower() not in ("true", "false"):
-        raise typer.BadParameter(f"{name} is true or false, not {text!r}")
-    return text.lower() == "true"
+    """Returns the boolean of a flag's text. BadParameter names the flag."""
+    try:
+        return parse_boolean(text)
+    except ValueError:
+        raise typer.BadParameter(f"{name} is true or false, not {text!r}") from None
 
 
 @command("updateTopic")

@@ -16,6 +16,7 @@ from typing import Final
 from keelmq.remoting.codes import RequestCode as Code
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OUTCOME_UNKNOWN
+from keelmq.runtime.booleans import is_true
 from keelmq.security.core.contexts import Role, Unreadable
 from keelmq.security.core.rules import RULES, required_contexts, rule_of
 from keelmq.security.core.signature import ExtFields
@@ -131,7 +132,7 @@ def is_without_effect(code: int, fields: ExtFields, changes: Mapping[str, object
     it would do."""
     if code != Code.CONTROLLER_ELECT_MASTER or changes:
         return False
-    return fields.get("designateElect") != "true" or fields.get("dryRun") == "true"
+    return not is_true(fields.get("designateElect")) or is_true(fields.get("dryRun"))
 
 
 def name_of(code: int) -> str:
