@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.config_store import with_stored
-from keelmq.runtime.booleans import is_true
 from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
     ConfigError,

@@ -36,10 +36,11 @@ IMPURE = {
 """A core never waits, reads a clock, rolls dice or touches a file: all of that comes in as values."""
 
 FLOOR_0 = (
-    "keelmq.health.silence", "keelmq.health.status", "keelmq.remoting.address_text", "keelmq.remoting.codes",
+    "keelmq.health.silence", "keelmq.health.status", "keelmq.remoting.address_text",
+    "keelmq.remoting.booleans", "keelmq.remoting.codes",
     "keelmq.remoting.command", "keelmq.remoting.frame", "keelmq.remoting.lenient_json",
     "keelmq.remoting.operation", "keelmq.remoting.operations", "keelmq.remoting.records",
-    "keelmq.runtime.booleans", "keelmq.runtime.log_buckets",
+    "keelmq.runtime.log_buckets",
 )  # fmt: skip
 """What a core may import besides the cores of its package."""
 

@@ -16,8 +16,8 @@ from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 from broker.container.core.plan import BrokerPlan
 from broker.container.inner_file import read_settings
 from broker.naming.vip_port import BELOW
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.config_store import Given, with_stored
-from keelmq.runtime.booleans import is_true
 from keelmq.runtime.config import ConfigError, load_config
 from keelmq.security.server_config import ServerConfig
 

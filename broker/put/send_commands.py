@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from broker.admission.fast_path import Int32
-from keelmq.runtime.booleans import is_true
+from keelmq.remoting.booleans import is_true
 
 _NAMES_V2: Final = {
     "group": "a",

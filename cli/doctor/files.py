@@ -8,8 +8,8 @@ from pathlib import Path
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
 from keelmq.health.findings import Finding, failed, ok, plural, warning
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.config_store import with_stored
-from keelmq.runtime.booleans import is_true
 from keelmq.runtime.config import (
     ENVIRON_PREFIX,
     OF_TOOLS,

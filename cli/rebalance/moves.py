@@ -14,9 +14,9 @@ from cli.rebalance.core.plan import Move
 from cli.rebalance.survey import Survey
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.address_text import parse_addresses
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.controller import ReplicasInfo
-from keelmq.runtime.booleans import is_true
 
 POLL_S = 0.1
 BEHIND_BYTES_MAX = 4 << 20

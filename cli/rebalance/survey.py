@@ -12,10 +12,10 @@ from cli.mqadmin.targets import brokers_of, names_of_cluster
 from cli.rebalance.core.plan import Group
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.address_text import host_of, parse_addresses, split_list
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.controller import ReplicasInfo
 from keelmq.remoting.operations.route import BrokerData
-from keelmq.runtime.booleans import is_true
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from keelmq.health import commands
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.numbers import whole
 from keelmq.health.snapshot import RunningBroker
-from keelmq.runtime.booleans import is_true
+from keelmq.remoting.booleans import is_true
 
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 FORCED_RATIO = 0.85

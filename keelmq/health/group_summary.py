@@ -9,10 +9,10 @@ from typing import Any
 from keelmq.health.numbers import whole
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus, LastElection, ReplicaStatus, Verdict
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
-from keelmq.runtime.booleans import is_true
 
 NOBODY = -1
 """The broker id in LastElection if nobody could be elected."""

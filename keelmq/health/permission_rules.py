@@ -9,9 +9,9 @@ from keelmq.health.findings import Finding, failed, warning
 from keelmq.health.numbers import whole
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import PERM_WRITE
 from keelmq.remoting.operations.health import NO_ROOM
-from keelmq.runtime.booleans import is_true
 
 UNCLEAN = "enableElectUncleanMaster"
 

@@ -21,13 +21,13 @@ from keelmq.health.numbers import whole
 from keelmq.health.reach import HttpAnswer, Reach, Silent
 from keelmq.health.users import Rights, rights_of
 from keelmq.remoting.address_text import host_of, join_address, split_address, split_list
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.broker import EpochEntryCache, HaRuntimeInfo
 from keelmq.remoting.operations.container import ContainerStatus
 from keelmq.remoting.operations.controller import ControllerMetadata, PastElection, ReplicasInfo
 from keelmq.remoting.operations.route import ClusterInfo
 from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE, PORT_MAX, http_listen_port
-from keelmq.runtime.booleans import is_true
 from keelmq.runtime.clock import wall_ms
 
 BROKERS_ASKED_MAX = 500

@@ -8,8 +8,8 @@ from typing import Final
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.findings import Finding, failed
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.operations.auth import AclInfo, UserInfo
-from keelmq.runtime.booleans import is_true
 
 SWITCHES: Final = ("authenticationEnabled", "authorizationEnabled")
 SHOWN_MAX: Final = 5

@@ -16,8 +16,8 @@ from keelmq.health.reach import HttpAnswer, Silent
 from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, peers_of
 from keelmq.health.users import same_rights
 from keelmq.remoting.address_text import split_list
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.operations.controller import ControllerMetadata
-from keelmq.runtime.booleans import is_true
 
 CLOCK_WARNING_MS = 2_000
 CLOCK_STEP = (

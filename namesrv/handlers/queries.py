@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from keelmq.remoting.body import body_bytes
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.config_store import ConfigStore
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
@@ -30,7 +31,6 @@ from keelmq.remoting.operations.route import (
     RouteRequest,
     TopicRouteData,
 )
-from keelmq.runtime.booleans import is_true
 from keelmq.runtime.slices import Slices, in_slices
 from namesrv.config import NamesrvConfig
 from namesrv.core.json_dialect import escaped_json, legacy_json

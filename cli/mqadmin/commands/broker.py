@@ -32,6 +32,7 @@ from cli.mqadmin.targets import (
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.admin.groups import CONSUME_STATS_TIMEOUT_MS
 from keelmq.remoting.address_text import parse_addresses
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.operation import Empty, Operation
 from keelmq.remoting.operations.broker_admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -45,7 +46,6 @@ from keelmq.remoting.operations.broker_admin import (
     FlushOffsetRequest,
     ReadAheadRequest,
 )
-from keelmq.runtime.booleans import is_true
 
 Group = Annotated[
     str | None,

@@ -18,11 +18,11 @@ from keelmq.client.admin.groups import QueueProgress
 from keelmq.client.admin.places import ask_brokers
 from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, members_of, owners_of, progress_of
 from keelmq.health.findings import plural
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID, PERM_READ, ResponseCode
 from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey, queue_json
-from keelmq.runtime.booleans import is_true
 
 BROADCASTING = "BROADCASTING"
 REBALANCED = "Rebalance OK"

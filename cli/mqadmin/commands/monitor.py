@@ -15,9 +15,9 @@ from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.admin.groups import QueueProgress
 from keelmq.client.admin.places import ask_brokers
 from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, members_of, progress_of
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey
-from keelmq.runtime.booleans import is_true
 from keelmq.runtime.clock import wall_ms
 
 ROUND_S = 60

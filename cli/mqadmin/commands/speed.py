@@ -14,10 +14,10 @@ from cli.mqadmin.shell import Action, Output, command, exit_code_of, explain
 from cli.mqadmin.targets import brokers_of, names_of_cluster, route_explained
 from keelmq.client import Message, Producer, SendError, SendErrorKind, SendResult
 from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.broker_admin import BrokerStatsData, StatsItem
 from keelmq.remoting.operations.route import TopicRouteData
-from keelmq.runtime.booleans import is_true
 
 SEND_TIMEOUT_MS = 3_000
 WARM_UP_BYTES = 16

@@ -26,12 +26,12 @@ from cli.mqadmin.targets import (
 )
 from keelmq.client.admin import AdminClient, AdminError, changes
 from keelmq.client.admin.places import ask_brokers
+from keelmq.remoting.booleans import parse_boolean
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_TOPIC_LIST, TopicConfigs
 from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
 from keelmq.remoting.operations.route import QueueData, TopicConfig
-from keelmq.runtime.booleans import parse_boolean
 
 UNIT, UNIT_SUB = 1, 2
 PERM_MAX = 7

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
+from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import RequestCode as Code
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OUTCOME_UNKNOWN
-from keelmq.runtime.booleans import is_true
 from keelmq.security.core.contexts import Role, Unreadable
 from keelmq.security.core.rules import RULES, required_contexts, rule_of
 from keelmq.security.core.signature import ExtFields

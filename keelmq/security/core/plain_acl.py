@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from keelmq.remoting.booleans import parse_boolean
 from keelmq.remoting.codes import RequestCode as Code
-from keelmq.runtime.booleans import parse_boolean
 from keelmq.security.core.acls import Action, Resource, ResourceType, group_resource, topic_resource
 from keelmq.security.core.address_patterns import AddressPattern, BadAddressPattern, first_word, parse_pattern
 from keelmq.security.core.authorize import Context

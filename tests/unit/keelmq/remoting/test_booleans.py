@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from keelmq.runtime.booleans import is_true, parse_boolean
+from keelmq.remoting.booleans import is_true, parse_boolean
 from keelmq.security.core.audited import is_without_effect
 
 TEXTS = [
