@@ -86,7 +86,8 @@ class Checker:
     def read(self, member: str, floor: int, events: list[str]) -> None:
         self.fresh_reads += 1
         if len(events) < floor:
-            self.violated(f"a fresh read at {member} saw {len(events)} events, {floor} were acknowledged")
+            self.violated(f"a fresh read at {member} saw {len(events)} events, {floor} were known before")
+        self._floor = max(self._floor, len(events))  # no later read may see less, whoever answers it
 
     def unknown(self, began: float, ended: float) -> None:
         """Only faults excuse it."""

@@ -15,10 +15,12 @@ from unittest import mock
 
 from namesrv.plugins.controller.raft import proposals
 from namesrv.plugins.controller.raft.api import Committed
+from namesrv.plugins.controller.raft.codec import NUMBER_MAX, LeaderVerified
 from namesrv.plugins.controller.raft.fenced_state_machine import FencedStateMachine
 from namesrv.plugins.controller.raft.guard import Guard
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
+from namesrv.plugins.controller.raft.read_index import ReadIndex
 from namesrv.plugins.controller.raft.replica import Replica
 from namesrv.plugins.controller.raft.storage.journal import Journal
 from tests.sim.raft.cluster import Script
@@ -27,6 +29,7 @@ from tests.sim.raft.scripts import (
     divergent_tail,
     lost_disk,
     lost_disk_and_a_stale_leader,
+    paused_with_old_answers,
     voter_restarts,
 )
 
@@ -88,6 +91,13 @@ async def _local_barrier(replica: Replica) -> Any:
     return Committed(None) if replica.is_active else NotActive(None)
 
 
+_verified = ReadIndex.verified
+
+
+def _any_answer_counts(reads: ReadIndex, member: str, answer: LeaderVerified) -> None:
+    _verified(reads, member, LeaderVerified(answer.term, NUMBER_MAX))
+
+
 STORMY = {"fault_every_s": 0.4}
 CALM = {
     "resets": 0,
@@ -130,6 +140,14 @@ MUTANTS: dict[str, Mutant] = {
     "answers": Mutant(((FencedStateMachine, "_apply_item", _without_answers),), STORMY, first_seed=6),
     "barrier": Mutant(
         ((Replica, "barrier", _local_barrier),), CALM | {"pauses": 4, "clients": 16}, first_seed=3
+    ),
+    "no majority for a read": Mutant(
+        ((ReadIndex, "_is_majority", lambda *_: True),), {"members": 3, "clients": 0}, paused_with_old_answers
+    ),
+    "the check that was answered": Mutant(
+        ((ReadIndex, "verified", _any_answer_counts),),
+        {"members": 3, "clients": 0, "delay_max_s": 0.02},
+        paused_with_old_answers,
     ),
     "unknown is unknown": Mutant(
         ((proposals, "NEVER_APPLIED", frozenset((-1, 1, 2, 3, 4, 5, 6, 7))),), STORMY, first_seed=7

@@ -13,6 +13,7 @@ __all__ = [
     "lost_disk",
     "lost_disk_and_a_stale_leader",
     "members_change",
+    "paused_with_old_answers",
     "voter_restarts",
 ]
 
@@ -160,6 +161,32 @@ async def lost_disk(world: World) -> None:
         await asyncio.sleep(2.0)
         world.revive(leader)
         await asyncio.sleep(1.0)
+
+
+async def paused_with_old_answers(world: World) -> None:
+    """A leader is paused with the answers to a check in its sockets. The others elect another one, which
+    commits; then the paused one goes on, and a read begins there before it learns of the election."""
+    for _ in range(3):
+        await joined(world)
+        old = await active(world)
+        others = sorted(world.processes.keys() - {old.name})
+        world.checker.trouble(world.loop.time(), world.loop.time() + 6.0)
+        await world.read(old)  # the first one finds out who answers checks
+        asked = world.loop.create_task(world.read(old))
+        await until(lambda old=old, asked=asked: old.member.read_index.waiting or asked.done())
+        old.paused = True
+        await asyncio.sleep(0.1)
+        for name in others:
+            world.network.reset(old.name, name)
+            world.network.cut(old.name, name)
+        new = await active(world, *others)
+        await world.append(new, f"new-{world.loop.time()}", repeat=False)
+        asked_again = world.loop.create_task(world.read(old))
+        await asyncio.sleep(0.001)
+        old.resume()
+        await asyncio.wait({asked, asked_again})
+        world.network.heal()
+        await asyncio.sleep(1.5)
 
 
 async def lost_disk_and_a_stale_leader(world: World) -> None:

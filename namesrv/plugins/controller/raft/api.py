@@ -157,7 +157,8 @@ class Replicator(Protocol):
         ...
 
     async def barrier(self) -> AppendOutcome:
-        """Committed(None): everything acknowledged before this call is applied here, so a read is fresh."""
+        """Committed(None): everything acknowledged before this call is applied here, so a read is fresh; and
+        what was appended here before is applied, or never will be. Adds nothing to the log."""
         ...
 
     async def add_member(

@@ -102,6 +102,20 @@ class TimeoutNow(Struct, tag="hand_over", tag_field="type", forbid_unknown_field
     term: Number
 
 
+class VerifyLeader(Struct, tag="verify_leader", tag_field="type", forbid_unknown_fields=True):
+    """The leader of this term asks whether it still leads (read_index.py). Older releases drop it."""
+
+    term: Number
+    check: Number
+
+
+class LeaderVerified(Struct, tag="leader_verified", tag_field="type", forbid_unknown_fields=True):
+    """The sender may vote, and had elected nobody in a later term when it got this check."""
+
+    term: Number
+    check: Number
+
+
 class Ping(Struct, tag="ping", tag_field="type", forbid_unknown_fields=True):
     """Keeps an idle link open, so that the first vote request after a while is not lost."""
 
@@ -128,6 +142,8 @@ Message = (
     | WelcomeRequest
     | MemberListNote
     | TimeoutNow
+    | VerifyLeader
+    | LeaderVerified
     | Ping
     | Hello
 )

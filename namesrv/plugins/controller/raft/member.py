@@ -20,6 +20,7 @@ from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     CodecError,
     Hello,
+    LeaderVerified,
     MemberListNote,
     Message,
     Ping,
@@ -29,6 +30,7 @@ from namesrv.plugins.controller.raft.codec import (
     ResponseVote,
     TermHint,
     TimeoutNow,
+    VerifyLeader,
     VoteEligibility,
     WelcomeRequest,
     decode_message,
@@ -42,6 +44,7 @@ from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
 from namesrv.plugins.controller.raft.membership.voters import Voters
 from namesrv.plugins.controller.raft.prevote import LogEnd, PreVote
 from namesrv.plugins.controller.raft.raft_library import RaftLibrary
+from namesrv.plugins.controller.raft.read_index import ReadIndex
 from namesrv.plugins.controller.raft.transport.links import Links
 
 logger = logging.getLogger(__name__)
@@ -80,6 +83,7 @@ class Member:
         self._welcomed_as, self._welcome = welcomed_as, welcome
         self.voters = Voters(settings, self)
         self._guard: Guard | None = None
+        self._read_index: ReadIndex | None = None
         self._prevote = PreVote(settings.self_id, 0)
         self._held = HeldAcknowledgements()
         self._appended_at = NEVER_YET  # as leader: when the last appends left
@@ -100,6 +104,15 @@ class Member:
         if self._guard is None:
             self._guard = Guard(self.core, self.reply, self._settings.cluster_id)
         return self._guard
+
+    @property
+    def read_index(self) -> ReadIndex:
+        """The reads of this member while it leads."""
+        if self._read_index is None:
+            self._read_index = ReadIndex(
+                self.core, lambda: self.voters.others, self.reply, self._settings.heartbeat_s
+            )
+        return self._read_index
 
     # ------------------------------------------------------------------ turn of the raft thread
     def before_tick(self) -> None:
@@ -124,6 +137,7 @@ class Member:
         if self.snapshot_index is not None:
             self.core.finish_compaction(self.snapshot_index)
             self.snapshot_index = None
+        self.read_index.turn()
         self.core.log.sync()
         if self.links is not None:
             self.links.tick()
@@ -248,6 +262,7 @@ class Member:
 
     def link_down(self, member: str) -> None:
         self.joining.disconnected(member)
+        self.read_index.disconnected(member)
         if member in self.voters.learners:
             self.core.learner_down(member)
         else:
@@ -279,6 +294,13 @@ class Member:
                 if member == self.core.leader_id and message.term == self.core.term and self.may_vote:
                     self._take_deadline()
                     self._deadline, self._timeout_now_term = self.core.now(), message.term
+            case VerifyLeader():
+                if message.term < self.core.term:
+                    self.reply(member, TermHint(term=self.core.term))
+                elif message.term == self.core.term and self.may_vote:
+                    self.reply(member, LeaderVerified(message.term, message.check))
+            case LeaderVerified():
+                self.read_index.verified(member, message)
             case PreVoteRequest() | RequestVote() if not self.may_vote:
                 self.guard.dropped["asked for a vote that we may not give"] += 1
             case PreVoteRequest():

@@ -29,6 +29,7 @@ NEVER_APPLIED = frozenset((1, 2, 3, 4))  # queue full, no leader, discarded, not
 NO_ANSWER = -1
 
 Callback = Callable[[object, int], None]  # (result, reason)
+Verified = Callable[[bool | None], None]  # read_index.Done
 
 _COUNTED_AS: dict[type[AppendOutcome], str] = {
     Committed: "applied",
@@ -52,22 +53,27 @@ class _InFlightBatch(msgspec.Struct, eq=False):
 
 
 class Proposals:
-    """`submit(data, callback)` passes one entry to the raft thread, which runs the callback."""
+    """`submit(data, callback)` passes one entry to the raft thread, which runs the callback.
+    `verify(term, done)` has it confirm that this member leads in that term (read_index.py)."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         submit: Callable[[bytes, Callback], None],
+        verify: Callable[[int, Verified], None],
         leader: Callable[[], str | None],
         *,
         self_id: str,
         deadline_s: float,
     ) -> None:
-        self._loop, self._submit, self._leader = loop, submit, leader
+        self._loop, self._submit, self._verify, self._leader = loop, submit, verify, leader
         self._self_id, self._deadline_s = self_id, deadline_s
         self._epoch: int | None = None
         self._queue: deque[_Proposal] = deque()
         self._in_flight: dict[_InFlightBatch, None] = {}  # in the order of submission
+        self._next_read: asyncio.Future[AppendOutcome] | None = None  # of all reads of this turn of the loop
+        self._reads: dict[asyncio.Future[AppendOutcome], None] = {}  # begun, oldest first
+        self._readers = 0
         self._pump_due = self._paused = False
         self.outcomes = dict.fromkeys(_COUNTED_AS.values(), 0)
         self.commit_seconds, self.batch_sizes = Histogram(), Histogram(BOUNDS_COUNT)
@@ -87,6 +93,8 @@ class Proposals:
         queue, self._queue = self._queue, deque()
         for proposal in queue:
             self._resolve(proposal, NotActive(self._leader()))
+        for read in [each for each in self._reads if not each.done()]:
+            read.set_result(NotActive(self._leader()))
         for batch in self._in_flight:
             if batch.timer is not None and batch.timer.when() > self._loop.time() + LOST_GRACE_S:
                 batch.timer.cancel()
@@ -98,10 +106,9 @@ class Proposals:
         for batch in list(self._in_flight):
             self._complete(batch, None, NO_ANSWER)
 
-    async def append(self, request_id: str | None, event: bytes | None) -> AppendOutcome:
-        """Implements Replicator.append(). `event` None: a barrier. Takes two deadlines at most: one
-        queued."""
-        if event is not None and len(event) > EVENT_BYTES_MAX:
+    async def append(self, request_id: str | None, event: bytes) -> AppendOutcome:
+        """Implements Replicator.append(). Takes two deadlines at most: one queued."""
+        if len(event) > EVENT_BYTES_MAX:
             raise LocalProtocolError(f"event of {len(event)} bytes, limit {EVENT_BYTES_MAX}")
         if self._epoch is None:
             self.outcomes["notActive"] += 1
@@ -110,12 +117,56 @@ class Proposals:
             self.outcomes["busy"] += 1
             return Busy()
         future: asyncio.Future[AppendOutcome] = self._loop.create_future()
-        expires_at = self._loop.time() + self._deadline_s
-        self._queue.append(_Proposal((request_id, event), expires_at, future))
+        self._enqueue((request_id, event), future)
+        return await future
+
+    def _enqueue(self, item: Item, future: "asyncio.Future[AppendOutcome]") -> None:
+        self._queue.append(_Proposal(item, self._loop.time() + self._deadline_s, future))
         if not self._pump_due:
             self._pump_due = True
             self._loop.call_soon(self._pump)
-        return await future
+
+    async def read(self) -> AppendOutcome:
+        """Implements Replicator.barrier(). Reads of one iteration of the event loop share a check."""
+        if self._epoch is None:
+            return NotActive(self._leader())
+        if self._readers >= QUEUED_MAX:
+            return Busy()
+        if self._next_read is None:
+            self._next_read = self._loop.create_future()
+            self._loop.call_soon(self._begin_read, self._next_read, self._epoch)
+        self._readers += 1
+        try:
+            return await asyncio.shield(self._next_read)
+        finally:
+            self._readers -= 1
+
+    def _begin_read(self, read: "asyncio.Future[AppendOutcome]", term: int) -> None:
+        self._next_read = None
+        self._reads[read] = None
+        late = Unknown("no majority confirmed in time that this member leads")
+        timer = self._loop.call_later(self._deadline_s, self._end_read, read, late)
+
+        def ended(_: object) -> None:
+            timer.cancel()
+            self._reads.pop(read, None)
+
+        def done(verified: bool | None) -> None:
+            if verified is None:
+                self._call_in_loop(lambda: self._enqueue((None, None), read))  # in the log
+            else:
+                outcome = Committed(None) if verified else NotActive(self._leader())
+                self._call_in_loop(lambda: self._end_read(read, outcome))
+
+        read.add_done_callback(ended)
+        if self._epoch == term:
+            self._verify(term, done)
+        else:
+            self._end_read(read, NotActive(self._leader()))
+
+    def _end_read(self, read: "asyncio.Future[AppendOutcome]", outcome: AppendOutcome) -> None:
+        if not read.done():
+            read.set_result(outcome)
 
     @property
     def in_flight(self) -> int:

@@ -128,6 +128,7 @@ class Replica:
         self._proposals = Proposals(
             loop,
             core.submit,
+            lambda term, done: core.member.do(lambda: core.member.read_index.begin(term, done)),
             lambda: self.leader_id,
             self_id=self.self_id,
             deadline_s=self.settings.append_deadline_s,
@@ -162,7 +163,7 @@ class Replica:
         return NotActive(None) if self._proposals is None else await self._proposals.append(request_id, event)
 
     async def barrier(self) -> AppendOutcome:
-        return NotActive(None) if self._proposals is None else await self._proposals.append(None, None)
+        return NotActive(None) if self._proposals is None else await self._proposals.read()
 
     @property
     def request_addresses(self) -> dict[str, Address]:

@@ -10,7 +10,7 @@ from namesrv.plugins.controller.raft import fenced_state_machine as fenced_modul
 from namesrv.plugins.controller.raft import proposals as proposals_module
 from namesrv.plugins.controller.raft.api import Busy, Committed, NotActive
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, FencedStateMachine, Item, encode_batch
-from namesrv.plugins.controller.raft.proposals import BATCH_MAX, Callback, Proposals
+from namesrv.plugins.controller.raft.proposals import BATCH_MAX, Callback, Proposals, Verified
 from tests.support.raft_group import ListMachine
 
 
@@ -47,10 +47,14 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, Callback]] = []
+        self.reads: list[Verified] = []
         self.state_machine = FencedStateMachine(ListMachine())
 
     def submit(self, data: bytes, callback: Callback) -> None:
         self.entries.append((data, callback))
+
+    def verify(self, _term: int, done: Verified) -> None:
+        self.reads.append(done)
 
     def answer(self) -> None:
         data, callback = self.entries.pop(0)
@@ -83,7 +87,7 @@ async def clock() -> AsyncIterator[Time]:
 
 def make(log: Log) -> Proposals:
     loop = asyncio.get_running_loop()
-    return Proposals(loop, log.submit, lambda: "n1", self_id="n0", deadline_s=5.0)
+    return Proposals(loop, log.submit, log.verify, lambda: "n1", self_id="n0", deadline_s=5.0)
 
 
 async def turns(count: int = 5) -> None:
@@ -194,3 +198,49 @@ async def test_a_cancelled_caller_disturbs_nobody(clock: Time) -> None:
     first.cancel()
     log.answer()
     assert await second == Committed(2)
+
+
+async def test_reads_of_one_turn_share_a_check(clock: Time) -> None:
+    log = Log()
+    proposals = await opened(log)
+    reads = [asyncio.create_task(proposals.read()) for _ in range(3)]
+    await turns()
+    reads[0].cancel()
+    log.reads.pop()(True)
+    assert await asyncio.gather(*reads[1:]) == [Committed(None)] * 2
+    assert log.reads == log.entries == []
+
+
+async def test_a_read_that_no_majority_can_confirm_goes_through_the_log(clock: Time) -> None:
+    log = Log()
+    proposals = await opened(log)
+    read = asyncio.create_task(proposals.read())
+    await turns()
+    log.reads.pop()(None)
+    await turns()
+    log.answer()
+    assert await read == Committed(None)
+
+
+async def test_a_read_without_a_leader(monkeypatch: pytest.MonkeyPatch, clock: Time) -> None:
+    monkeypatch.setattr(proposals_module, "QUEUED_MAX", 1)
+    log = Log()
+    assert await make(log).read() == NotActive("n1")
+    proposals = await opened(log)
+    late = asyncio.create_task(proposals.read())
+    await turns()
+    assert await proposals.read() == Busy()
+    clock.advance(5.1)
+    assert isinstance(await late, Unknown)
+    log.reads.pop()(True)  # late
+    deposed = asyncio.create_task(proposals.read())
+    await turns()
+    log.reads.pop()(False)
+    assert await deposed == NotActive("n1")
+    for begun in (0, 5):
+        closed = asyncio.create_task(proposals.read())
+        await turns(begun)
+        await asyncio.sleep(0)
+        proposals.close()
+        assert await closed == NotActive("n1")
+        proposals.open(5)
