@@ -92,7 +92,7 @@ class Chaos:
         deadline = time.monotonic() + APPEND_S
         while time.monotonic() < deadline:
             for member in [each for each in self.group.all if each.active]:
-                found = await self._ask(member, append=text, id=text)
+                found = await self._ask(member, append=text)
                 if isinstance(found, int):
                     return found
             await asyncio.sleep(0.01)

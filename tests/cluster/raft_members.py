@@ -115,7 +115,7 @@ class Processes:
         """Repeats with the same id until it is applied; the answer is the event's place."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            result = await (await self.active(but)).ask(append=text, id=text)
+            result = await (await self.active(but)).ask(append=text)
             if isinstance(result, int):
                 return result
             await asyncio.sleep(0.01)

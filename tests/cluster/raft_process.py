@@ -1,6 +1,6 @@
 """One raft member as a process, driven by lines of JSON: python -m tests.cluster.raft_process SETTINGS-JSON.
 
-In: {"append": "text", "id": "request id"} | {"events": true} | {"status": true} | {"barrier": true}
+In: {"append": "text"} | {"events": true} | {"status": true} | {"barrier": true}
     | {"read": true} (how many events, freshly) | {"add": "n3", "address": [host, port]} | {"remove": "n3"}
     | {"transfer": "n1"}. Out: a line each.
 """
@@ -17,9 +17,16 @@ from namesrv.plugins.controller.replicator import Committed, RaftReplicator, Raf
 from tests.support.raft_group import SECRET, ListMachine
 
 
+class RepeatableMachine(ListMachine):
+    """Applies an event once, as the controller's epochs do: a client repeats until it hears the result."""
+
+    def apply(self, event: bytes) -> object:
+        return self.events.index(event) + 1 if event in self.events else super().apply(event)
+
+
 async def answer(replicator: RaftReplicator, machine: ListMachine, question: dict[str, Any]) -> object:
     if "append" in question:
-        outcome = await replicator.append(question["append"].encode(), question.get("id"))
+        outcome = await replicator.append(question["append"].encode())
         return outcome.result if isinstance(outcome, Committed) else type(outcome).__name__
     if "barrier" in question:
         return type(await replicator.barrier()).__name__
@@ -41,7 +48,7 @@ async def answer(replicator: RaftReplicator, machine: ListMachine, question: dic
 async def main(settings: dict[str, Any]) -> None:
     if "nofile" in settings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings["nofile"], settings["nofile"]))
-    machine = ListMachine()
+    machine = RepeatableMachine()
     replicator = RaftReplicator(
         machine,
         RaftSettings(

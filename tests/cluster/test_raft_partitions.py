@@ -55,7 +55,7 @@ async def test_an_isolated_leader_promises_nothing(network: netns.Network, tmp_p
     async with members(network, tmp_path, compaction=15) as group:
         old = await group.active()
         network.cut(number_of(old))
-        pending = [asyncio.create_task(old.ask(append=f"lost-{n}", id=f"lost-{n}")) for n in range(5)]
+        pending = [asyncio.create_task(old.ask(append=f"lost-{n}")) for n in range(5)]
         reading = asyncio.create_task(old.ask(barrier=True))
         assert await until_active(group, old) < 5.0
         for count in range(40):
@@ -115,7 +115,7 @@ async def test_a_leader_that_nobody_hears_is_replaced(network: netns.Network, tm
         old = await group.active()
         network.mute(number_of(old))
         assert await until_active(group, old) < 5.0
-        assert await old.ask(append="lost", id="lost") in ("Unknown", "NotActive")
+        assert await old.ask(append="lost") in ("Unknown", "NotActive")
         last = await group.append("kept", but=old)
         network.heal()
         assert "lost" not in await group.same_everywhere(last)

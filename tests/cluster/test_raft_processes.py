@@ -59,7 +59,7 @@ async def test_a_frozen_leader_is_replaced_and_does_not_come_back(tmp_path: Path
         assert time.monotonic() - started < 5.0
         frozen.process.send_signal(signal.SIGCONT)
         reading = asyncio.create_task(frozen.ask(barrier=True))
-        assert await frozen.ask(append="stale", id="stale") in ("NotActive", "Unknown")
+        assert await frozen.ask(append="stale") in ("NotActive", "Unknown")
         assert await reading in ("NotActive", "Unknown"), "no fresh read, either"
         assert await group.append("third") == 3
 

@@ -104,7 +104,7 @@ class FakeReplicator:
             change()
         return outcome or Committed(None)
 
-    async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
+    async def append(self, event: bytes) -> AppendOutcome:
         outcome, self.next_outcome = self.next_outcome, None
         if outcome is not None:
             return outcome

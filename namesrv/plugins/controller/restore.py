@@ -98,7 +98,6 @@ def _write(config: ControllerConfig, state: bytes) -> Path:
         last=_LAST,
         previous=_PREVIOUS,
         claimed_term=0,
-        answers=(),
         state=state,
     )
     directory = DataDirectory(config.directory)

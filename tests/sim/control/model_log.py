@@ -159,7 +159,7 @@ class ModelReplicator:
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
-    async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
+    async def append(self, event: bytes) -> AppendOutcome:
         if not self.is_active:
             return NotActive(None)
         item = Item(event, self.log.loop.create_future())

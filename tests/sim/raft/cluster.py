@@ -157,24 +157,18 @@ class World:
                 await self.read(process)
             else:
                 self._event += 1
-                await self.append(process, f"{name}-{self._event}", repeat=self.random.random() < 0.5)
+                await self.append(process, f"{name}-{self._event}")
 
-    async def append(self, process: SimProcess, event: str, *, repeat: bool) -> bool:
-        """With `repeat` again and again with the same id, at any member, as a careful client does."""
-        request_id, tries = (f"id {event}", 8) if repeat else (None, 1)
-        began, unsure = self.loop.time(), False
-        for _ in range(tries):
-            outcome = await self.ask(process, process.replicator.append(event.encode(), request_id))
-            if isinstance(outcome, Committed):
-                self.checker.acknowledge(event, outcome.result)
-                return True
-            self.settle(outcome, began)
-            unsure = unsure or not isinstance(outcome, NotActive | Busy)
-            await asyncio.sleep(self.random.uniform(0.01, 0.3))
-            process = self.someone() or process
-        if not unsure:
+    async def append(self, process: SimProcess, event: str) -> bool:
+        began = self.loop.time()
+        outcome = await self.ask(process, process.replicator.append(event.encode()))
+        if isinstance(outcome, Committed):
+            self.checker.acknowledge(event, outcome.result)
+        elif isinstance(outcome, NotActive | Busy):
             self.checker.refuse(event)
-        return False
+        else:
+            self.settle(outcome, began)
+        return isinstance(outcome, Committed)
 
     async def read(self, process: SimProcess) -> None:
         began, floor = self.loop.time(), self.checker.floor()
@@ -332,7 +326,7 @@ class World:
             process = self.someone()
             if not last and process is not None and all(task.done() for task in tasks):
                 self._event += 1
-                last = await self.append(process, f"last-{self._event}", repeat=True)
+                last = await self.append(process, f"last-{self._event}")
             if last and self.converged():
                 await asyncio.gather(*tasks)  # all done: what one of them raised
                 return

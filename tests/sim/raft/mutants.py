@@ -16,7 +16,6 @@ from unittest import mock
 from namesrv.plugins.controller.raft import proposals
 from namesrv.plugins.controller.raft.api import Committed
 from namesrv.plugins.controller.raft.codec import NUMBER_MAX, LeaderVerified
-from namesrv.plugins.controller.raft.fenced_state_machine import FencedStateMachine
 from namesrv.plugins.controller.raft.guard import Guard
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
@@ -81,10 +80,6 @@ def _leads_so_active(replica: Replica, leads: bool, term: int) -> None:
     replica._set_epoch(term if leads else None)
 
 
-def _without_answers(fenced: FencedStateMachine, request_id: str | None, event: bytes | None) -> object:
-    return None if event is None else fenced._machine.apply(event)
-
-
 async def _local_barrier(replica: Replica) -> Any:
     from namesrv.plugins.controller.raft.api import NotActive
 
@@ -137,7 +132,6 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "fsync of the journal": Mutant(((Journal, "sync", _write_only),), {"blackouts": 8}, first_seed=3),
     "claim": Mutant(((Replica, "_on_state", _leads_so_active),), {"kills": 6}, first_seed=2),
-    "answers": Mutant(((FencedStateMachine, "_apply_item", _without_answers),), STORMY, first_seed=6),
     "barrier": Mutant(
         ((Replica, "barrier", _local_barrier),), CALM | {"pauses": 4, "clients": 16}, first_seed=3
     ),

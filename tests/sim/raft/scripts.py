@@ -180,7 +180,7 @@ async def paused_with_old_answers(world: World) -> None:
             world.network.reset(old.name, name)
             world.network.cut(old.name, name)
         new = await active(world, *others)
-        await world.append(new, f"new-{world.loop.time()}", repeat=False)
+        await world.append(new, f"new-{world.loop.time()}")
         asked_again = world.loop.create_task(world.read(old))
         await asyncio.sleep(0.001)
         old.resume()

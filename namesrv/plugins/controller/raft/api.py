@@ -5,7 +5,7 @@ An append has exactly one of four outcomes:
     Committed  committed by a majority and applied here; `result` is what the state machine returned
     NotActive  never applied: this member does not lead, or lost the leadership before it was appended
     Busy       never applied: the queue is full (QUEUED_MAX)
-    Unknown    was applied, will be, or never will be: repeat it with the same request id
+    Unknown    was applied, will be, or never will be
 """
 
 from collections.abc import Callable, Mapping
@@ -48,11 +48,7 @@ class StateMachine(Protocol):
     """The replicated state. Raft thread; deterministic: no clock, no randomness, no I/O, no set order."""
 
     def apply(self, event: bytes) -> object:
-        """Applies one event and returns its result, which may be a refusal. An exception ends the process.
-
-        For an append with a request id the result is replicated as well, so it must consist of None, bool,
-        int, str, bytes, tuple and dict.
-        """
+        """Applies one event and returns its result, which may be a refusal. An exception ends the process."""
         ...
 
     def snapshot(self) -> bytes:
@@ -152,8 +148,8 @@ class Replicator(Protocol):
         """Ends the thread and closes everything; appends in flight are Unknown. Raises StopError."""
         ...
 
-    async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
-        """Replicates one event. A repeated request_id returns the first result, without applying it again."""
+    async def append(self, event: bytes) -> AppendOutcome:
+        """Replicates one event."""
         ...
 
     async def barrier(self) -> AppendOutcome:

@@ -6,7 +6,9 @@ Deterministic: all members apply the same entries in the same order and come to 
     Batch("events", term n, items)     refused as a whole if n is not the claimed term
     Batch("welcome", term n, member)   its incarnation, the id of the only item, may vote from now on
     Batch("members", term n, leader)   a membership change (membership/member_list.py)
-    item = (request id | None, event | None)      without event: a barrier, whose result is None
+    item = (None, event | None)        without event: a read through the log, whose result is None
+
+Older releases could have a request id in the place of the first None, which no program used: it is ignored.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,8 +18,6 @@ import msgspec
 
 from namesrv.plugins.controller.raft.api import StateMachine
 from namesrv.plugins.controller.raft.codec import Number
-
-ANSWERS_MAX = 10_000
 
 Item = tuple[str | None, bytes | None]
 
@@ -45,7 +45,7 @@ def decode_batch(data: bytes) -> Batch:
 
 
 class FencedStateMachine:
-    """Adds the claimed term, and the results by request id, to a StateMachine.
+    """Adds the claimed term and the members to a StateMachine.
 
     `welcomed`: member -> incarnation of its directory. `former`: ids that are or were members; a new
     directory of such an id is not fresh. `former_of(change)` returns the new `former`; None: the change is
@@ -58,7 +58,6 @@ class FencedStateMachine:
         self.welcomed: dict[str, str] = {}
         self.former: set[str] = set()
         self.former_of: Callable[[bytes], tuple[str, ...] | None] = lambda _change: None
-        self._answers: dict[str, bytes] = {}  # oldest first
 
     def apply(self, data: bytes) -> list[object] | None:
         """Returns the results in the order of the items; None: fenced, nothing was applied."""
@@ -77,37 +76,18 @@ class FencedStateMachine:
             former = self.former_of(batch.items[0][1] or b"")
             self.former.update(former or ())
             return None if former is None else [None]
-        return [self._apply_item(request_id, event) for request_id, event in batch.items]
-
-    def _apply_item(self, request_id: str | None, event: bytes | None) -> object:
-        if event is None:
-            return None
-        if request_id is None:
-            return self._machine.apply(event)
-        answer = self._answers.get(request_id)
-        if answer is not None:
-            return msgspec.msgpack.decode(answer)
-        result = self._machine.apply(event)
-        self._answers[request_id] = msgspec.msgpack.encode(result)
-        if len(self._answers) > ANSWERS_MAX:
-            del self._answers[next(iter(self._answers))]
-        return result
-
-    def answers(self) -> tuple[tuple[str, bytes], ...]:
-        """Returns (request id, encoded result) of the last ANSWERS_MAX requests, oldest first."""
-        return tuple(self._answers.items())
+        return [None if event is None else self._machine.apply(event) for _, event in batch.items]
 
     def restore(
         self,
         claimed_term: int,
-        answers: Iterable[tuple[str, bytes]],
         state: bytes,
         welcomed: Iterable[tuple[str, str]] = (),
         former: Iterable[str] = (),
     ) -> None:
         """Replaces everything by the content of a snapshot."""
         self.former = set(former)
-        self.claimed_term, self._answers, self.welcomed = claimed_term, dict(answers), dict(welcomed)
+        self.claimed_term, self.welcomed = claimed_term, dict(welcomed)
         self._machine.restore(state)
 
     def state(self) -> bytes:

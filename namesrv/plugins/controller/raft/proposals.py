@@ -40,7 +40,7 @@ _COUNTED_AS: dict[type[AppendOutcome], str] = {
 
 
 class _Proposal(msgspec.Struct, eq=False):
-    item: Item
+    event: bytes | None  # None: a read through the log
     expires_at: float
     future: "asyncio.Future[AppendOutcome]"
 
@@ -106,7 +106,7 @@ class Proposals:
         for batch in list(self._in_flight):
             self._complete(batch, None, NO_ANSWER)
 
-    async def append(self, request_id: str | None, event: bytes) -> AppendOutcome:
+    async def append(self, event: bytes) -> AppendOutcome:
         """Implements Replicator.append(). Takes two deadlines at most: one queued."""
         if len(event) > EVENT_BYTES_MAX:
             raise LocalProtocolError(f"event of {len(event)} bytes, limit {EVENT_BYTES_MAX}")
@@ -117,11 +117,11 @@ class Proposals:
             self.outcomes["busy"] += 1
             return Busy()
         future: asyncio.Future[AppendOutcome] = self._loop.create_future()
-        self._enqueue((request_id, event), future)
+        self._enqueue(event, future)
         return await future
 
-    def _enqueue(self, item: Item, future: "asyncio.Future[AppendOutcome]") -> None:
-        self._queue.append(_Proposal(item, self._loop.time() + self._deadline_s, future))
+    def _enqueue(self, event: bytes | None, future: "asyncio.Future[AppendOutcome]") -> None:
+        self._queue.append(_Proposal(event, self._loop.time() + self._deadline_s, future))
         if not self._pump_due:
             self._pump_due = True
             self._loop.call_soon(self._pump)
@@ -153,7 +153,7 @@ class Proposals:
 
         def done(verified: bool | None) -> None:
             if verified is None:
-                self._call_in_loop(lambda: self._enqueue((None, None), read))  # in the log
+                self._call_in_loop(lambda: self._enqueue(None, read))  # in the log
             else:
                 outcome = Committed(None) if verified else NotActive(self._leader())
                 self._call_in_loop(lambda: self._end_read(read, outcome))
@@ -227,7 +227,7 @@ class Proposals:
     def _next_batch(self) -> list[_Proposal]:
         now, size, batch = self._loop.time(), 0, list[_Proposal]()
         while self._queue and len(batch) < BATCH_MAX:
-            event_bytes = len(self._queue[0].item[1] or b"")
+            event_bytes = len(self._queue[0].event or b"")
             if batch and size + event_bytes > BATCH_BYTES_MAX:
                 break
             proposal = self._queue.popleft()
@@ -249,7 +249,7 @@ class Proposals:
         def callback(result: object, reason: int) -> None:
             self._call_in_loop(lambda: self._complete(batch, result, reason))
 
-        items = tuple(proposal.item for proposal in proposals)
+        items = tuple((None, proposal.event) for proposal in proposals)
         self._submit(encode_batch(Batch("events", epoch, self._self_id, items)), callback)
 
     def _call_in_loop(self, action: Callable[[], object]) -> None:

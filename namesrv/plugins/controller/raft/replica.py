@@ -159,8 +159,8 @@ class Replica:
             self._core.wake()
             await asyncio.to_thread(self._thread.join, STOP_S)
 
-    async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
-        return NotActive(None) if self._proposals is None else await self._proposals.append(request_id, event)
+    async def append(self, event: bytes) -> AppendOutcome:
+        return NotActive(None) if self._proposals is None else await self._proposals.append(event)
 
     async def barrier(self) -> AppendOutcome:
         return NotActive(None) if self._proposals is None else await self._proposals.read()
@@ -361,7 +361,6 @@ class Replica:
                 last=last,
                 previous=previous,
                 claimed_term=self.state_machine.claimed_term,
-                answers=self.state_machine.answers(),
                 state=self.state_machine.state(),
                 welcomed=tuple(sorted(self.state_machine.welcomed.items())),
                 former=tuple(sorted(self.state_machine.former)),
@@ -384,9 +383,7 @@ class Replica:
         """Restores the state from the snapshot file: at the start, or after the leader has sent one."""
         try:
             found = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
-            self.state_machine.restore(
-                found.claimed_term, found.answers, found.state, found.welcomed, found.former
-            )
+            self.state_machine.restore(found.claimed_term, found.state, found.welcomed, found.former)
             self.member_list.restored(found.last[1], found.member_list)
             return found.last, found.previous
         except (DamagedError, OSError) as error:

@@ -28,11 +28,11 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: Entry  # last applied
     previous: Entry
     claimed_term: Number
-    answers: tuple[tuple[str, bytes], ...]  # request id -> encoded answer, oldest first
     state: bytes  # StateMachine.snapshot()
     welcomed: tuple[tuple[str, str], ...] = ()  # (member, incarnation); since the second release
     former: tuple[str, ...] = ()
     member_list: tuple[int, bytes] | None = None  # (index, encoded change) as of `last`
+    answers: tuple[tuple[str, bytes], ...] = ()  # older releases need it, for request ids that none used
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

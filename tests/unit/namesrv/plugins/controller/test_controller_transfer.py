@@ -114,10 +114,10 @@ async def test_an_import_that_broke_off_is_finished_by_repeating_it(tmp_path: Pa
     for after in range(events):
         left = after
 
-        async def append(event: bytes, request_id: str | None = None) -> object:
+        async def append(event: bytes) -> object:
             nonlocal left
             left -= 1
-            return NotActive(None) if left < 0 else await real(event, request_id)
+            return NotActive(None) if left < 0 else await real(event)
 
         bench.replicator.append = append  # type: ignore[assignment,method-assign]
         assert (await refused(import_into(bench, data))).code == ResponseCode.CONTROLLER_NOT_LEADER

@@ -115,7 +115,6 @@ def snapshot_frames(index: int, term: int, cluster_id: str = "group") -> list[Ap
         last=(b"\x01", index, 1),
         previous=(b"\x01", index - 1, 1),
         claimed_term=0,
-        answers=(),
         state=ListMachine().snapshot(),
     )
     data = encode_snapshot(state)

@@ -97,7 +97,6 @@ def snapshot(index: int, term: int) -> list[AppendEntries]:
         last=(b"x", index, term),
         previous=(b"x", index - 1, term),
         claimed_term=0,
-        answers=(),
         state=b"",
     )
     return [AppendEntries(3, index, serialized=(encode_snapshot(state), True, True))]

@@ -3,9 +3,11 @@
 import errno
 import os
 import random
+import zlib
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -341,8 +343,8 @@ SNAPSHOT = Snapshot(
     last=(b"\x00abc", 12, 3),
     previous=(b"\x01", 11, 3),
     claimed_term=3,
-    answers=(("id", b"\xc0"),),
     state=b"state" * 20,
+    answers=(("id", b"\xc0"),),
 )
 
 
@@ -353,6 +355,12 @@ def test_snapshot_round_trip_keeps_tuples(tmp_path: Path) -> None:
     assert read_snapshot(path, "c1").last == (b"\x00abc", 12, 3)
     with pytest.raises(DamagedError, match="belongs to cluster"):
         read_snapshot(path, "c2")
+
+
+def test_older_releases_can_read_a_snapshot() -> None:
+    """They refuse one without this field."""
+    without = msgspec.structs.replace(SNAPSHOT, answers=())
+    assert msgspec.msgpack.decode(zlib.decompress(encode_snapshot(without)[12:]))["answers"] == []
 
 
 def test_every_damaged_snapshot_is_refused() -> None:

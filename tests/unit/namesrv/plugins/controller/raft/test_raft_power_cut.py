@@ -140,7 +140,6 @@ SNAPSHOT = encode_snapshot(
         last=(b"\x01", SNAPSHOT_AT, 3),
         previous=(b"\x01", SNAPSHOT_AT - 1, 3),
         claimed_term=0,
-        answers=(),
         state=ListMachine().snapshot(),
     )
 )

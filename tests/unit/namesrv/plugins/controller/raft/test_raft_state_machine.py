@@ -1,4 +1,4 @@
-"""Claims, fencing, answers by request id; and the queue in front of the log."""
+"""Claims and fencing; and the queue in front of the log."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keelmq.remoting.operation import LocalProtocolError, Unknown
-from namesrv.plugins.controller.raft import fenced_state_machine as fenced_module
 from namesrv.plugins.controller.raft import proposals as proposals_module
 from namesrv.plugins.controller.raft.api import Busy, Committed, NotActive
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, FencedStateMachine, Item, encode_batch
@@ -30,16 +29,10 @@ def test_a_batch_of_another_term_is_fenced() -> None:
     assert machine.events == [b"a", b"b"]
 
 
-def test_a_repeated_request_id_gets_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fenced_module, "ANSWERS_MAX", 2)
-    machine = ListMachine()
-    fenced = FencedStateMachine(machine)
+def test_request_ids_of_older_releases_are_ignored() -> None:
+    fenced = FencedStateMachine(ListMachine())
     apply(fenced, "claim", 1)
-    assert apply(fenced, "events", 1, ("x", b"a"), ("y", b"b"), ("x", b"a")) == [1, 2, 1]
-    copy = FencedStateMachine(ListMachine())
-    copy.restore(fenced.claimed_term, fenced.answers(), fenced.state())
-    assert apply(copy, "events", 1, ("y", b"b"), ("z", b"c")) == [2, 3]
-    assert apply(copy, "events", 1, ("x", b"a")) == [4]  # the oldest answer went away, in log order
+    assert apply(fenced, "events", 1, ("x", b"a"), (None, b"b")) == [1, 2]
 
 
 class Log:
@@ -105,7 +98,7 @@ async def opened(log: Log) -> Proposals:
 async def test_appends_share_entries_and_two_are_in_flight(clock: Time) -> None:
     log = Log()
     proposals, count = await opened(log), 2 * BATCH_MAX + 88
-    tasks = [asyncio.create_task(proposals.append(None, b"%d" % i)) for i in range(count)]
+    tasks = [asyncio.create_task(proposals.append(b"%d" % i)) for i in range(count)]
     await turns()
     assert len(log.entries) == 2
     log.answer()
@@ -120,17 +113,17 @@ async def test_appends_share_entries_and_two_are_in_flight(clock: Time) -> None:
 async def test_not_active_is_certain(clock: Time) -> None:
     log = Log()
     proposals = make(log)
-    assert await proposals.append(None, b"a") == NotActive("n1")
+    assert await proposals.append(b"a") == NotActive("n1")
     proposals.open(4)
-    fenced = asyncio.create_task(proposals.append(None, b"a"))
+    fenced = asyncio.create_task(proposals.append(b"a"))
     await turns()
     log.answer()  # claimed_term is 0: refused as a whole
     assert await fenced == NotActive("n1")
-    never = asyncio.create_task(proposals.append(None, b"a"))
+    never = asyncio.create_task(proposals.append(b"a"))
     await turns()
     log.entries.pop()[1](None, 3)  # DISCARDED
     assert await never == NotActive("n1")
-    queued = asyncio.create_task(proposals.append(None, b"a"))
+    queued = asyncio.create_task(proposals.append(b"a"))
     await asyncio.sleep(0)
     proposals.close()
     assert await queued == NotActive("n1")
@@ -140,18 +133,18 @@ async def test_not_active_is_certain(clock: Time) -> None:
 async def test_no_answer_is_unknown_and_a_late_one_is_dropped(clock: Time) -> None:
     log = Log()
     proposals = await opened(log)
-    silent = asyncio.create_task(proposals.append(None, b"a"))
+    silent = asyncio.create_task(proposals.append(b"a"))
     await turns()
     assert not silent.done()
     clock.advance(5.1)
     assert isinstance(await silent, Unknown)
     log.answer()
     await turns()
-    lost = asyncio.create_task(proposals.append(None, b"a"))
+    lost = asyncio.create_task(proposals.append(b"a"))
     await turns()
     log.entries.pop()[1](None, 5)  # LEADER_CHANGED
     assert isinstance(await lost, Unknown)
-    last = asyncio.create_task(proposals.append(None, b"a"))
+    last = asyncio.create_task(proposals.append(b"a"))
     await turns()
     proposals.stop()
     assert isinstance(await last, Unknown)
@@ -163,7 +156,7 @@ def test_an_answer_after_the_loop_has_closed() -> None:
 
     async def propose() -> None:
         proposals = await opened(log)
-        asked = asyncio.create_task(proposals.append(None, b"a"))
+        asked = asyncio.create_task(proposals.append(b"a"))
         claimed = asyncio.create_task(proposals.claim(4, 5.0))
         await turns()
         asked.cancel()
@@ -181,19 +174,19 @@ async def test_a_full_queue_is_busy(monkeypatch: pytest.MonkeyPatch, clock: Time
     monkeypatch.setattr(proposals_module, "QUEUED_MAX", 2)
     log = Log()
     proposals = await opened(log)
-    tasks = [asyncio.create_task(proposals.append(None, b"a")) for _ in range(3)]
+    tasks = [asyncio.create_task(proposals.append(b"a")) for _ in range(3)]
     await turns()
     assert tasks[2].result() == Busy()
     log.answer()
     assert await asyncio.gather(*tasks[:2]) == [Committed(1), Committed(2)]
     with pytest.raises(LocalProtocolError, match="event of"):
-        await proposals.append(None, bytes(300_000))
+        await proposals.append(bytes(300_000))
 
 
 async def test_a_cancelled_caller_disturbs_nobody(clock: Time) -> None:
     log = Log()
     proposals = await opened(log)
-    first, second = (asyncio.create_task(proposals.append(None, event)) for event in (b"a", b"b"))
+    first, second = (asyncio.create_task(proposals.append(event)) for event in (b"a", b"b"))
     await turns()
     first.cancel()
     log.answer()
