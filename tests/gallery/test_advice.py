@@ -195,7 +195,7 @@ REGISTER = {
     "namesrv/plugins/controller/config.py": "the setting itself",
     "namesrv/plugins/controller/core/ownership.py": "the identity, not the log",
     "namesrv/plugins/controller/core/rules.py": "replicas that are gone; refuses what would lose messages",
-    "namesrv/plugins/controller/raft/membership/changes.py": "of controllers",
+    "namesrv/plugins/controller/raft/changes.py": "of controllers",
     "namesrv/plugins/controller/restore.py": "of controllers; moves, and deletes nothing",
     "docs/runbooks/KeelmqDiskFull.md": "a planned hand-over: the target has every byte of the log",
     "docs/runbooks/KeelmqControllerStoreGrows.md": "ids of replicas whose files no longer exist",

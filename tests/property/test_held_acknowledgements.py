@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from namesrv.plugins.controller.raft.acknowledgements import HeldAcknowledgements
 from namesrv.plugins.controller.raft.codec import Acknowledgement
+from namesrv.plugins.controller.raft.member import HeldAcknowledgements
 
 ACKS = st.builds(
     Acknowledgement,

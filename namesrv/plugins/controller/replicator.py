@@ -31,6 +31,8 @@ from pysyncobj.version import VERSION
 from keelmq.remoting.operation import Unknown
 from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import (
+    EXIT_SNAPSHOT,
+    EXIT_STATE_MACHINE,
     AppendOutcome,
     Busy,
     ChangeRefused,
@@ -41,10 +43,9 @@ from namesrv.plugins.controller.raft.api import (
     StateMachine,
 )
 from namesrv.plugins.controller.raft.codec import decode_command, encode
-from namesrv.plugins.controller.raft.fatal import EXIT_SNAPSHOT, EXIT_STATE_MACHINE
 from namesrv.plugins.controller.raft.fenced_state_machine import FencedStateMachine
 from namesrv.plugins.controller.raft.member import Member
-from namesrv.plugins.controller.raft.proposals import Callback
+from namesrv.plugins.controller.raft.raft_library import Callback
 from namesrv.plugins.controller.raft.replica import Replica
 from namesrv.plugins.controller.raft.settings import link_settings
 from namesrv.plugins.controller.raft.storage.files import rename_durably
@@ -136,7 +137,7 @@ class _Nodes(dict[str, _Node]):
 
 
 class _Core(SyncObj):
-    """The library with hooks around its tick. Implements ReplicaCore (raft/replica.py)."""
+    """The library with hooks around its tick. Implements RaftLibrary."""
 
     member: Member
     nodes: _Nodes
@@ -328,11 +329,11 @@ class RaftReplicator(Replica):
 
     def open_core(self, journal: Journal) -> _Core:
         prepare_library()
-        settings, member = self.settings, self.make_member()
-        nodes = _Nodes()
+        settings, nodes = self.settings, _Nodes()
 
         def transport(core: _Core, _me: Node, _others: object) -> _MemberTransport:
-            member.core, core.member, core.nodes = core, member, nodes
+            core.nodes = nodes
+            member = core.member = self.member = self.make_member(core)
             self.member_list.changed = member.apply_member_list
             if len(settings.members) > 1:
                 member.links = self.open_links(core, member)
@@ -341,11 +342,11 @@ class RaftReplicator(Replica):
         _journals[str(self.directory.journal)] = journal
         others = [nodes[name] for name in sorted(self.member_list.members) if name != self.self_id]
         core = _Core(
-            *(self.state_machine, self.fatal, nodes[self.self_id], others, self._conf(nodes, member)),
+            *(self.state_machine, self.fatal, nodes[self.self_id], others, self._conf(nodes)),
             transportClass=transport,
         )
-        member.apply_member_list()
-        core.addOnTickCallback(member.after_work)
+        self.member.apply_member_list()
+        core.addOnTickCallback(self.member.after_work)
         if not others:
             core.election_deadline = core.now()  # a group of one need not wait
         return core
@@ -357,7 +358,7 @@ class RaftReplicator(Replica):
         links.listen()
         return links
 
-    def _conf(self, nodes: _Nodes, member: Member) -> SyncObjConf:
+    def _conf(self, nodes: _Nodes) -> SyncObjConf:
         settings = self.settings
         entries = settings.compaction_entries
         if entries is None:  # random, so that the members do not pause at the same time
@@ -365,7 +366,7 @@ class RaftReplicator(Replica):
 
         def write_snapshot(path: str, internals: tuple[LogEntry, LogEntry, object]) -> None:
             self.write_snapshot(path, last=internals[0], previous=internals[1])
-            member.snapshot_index = internals[1][1]
+            self.member.snapshot_index = internals[1][1]
 
         def read_snapshot(_path: str) -> tuple[LogEntry, LogEntry, set[Node]]:
             return (*self.read_snapshot(), set(nodes.values()))

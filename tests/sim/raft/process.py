@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from namesrv.plugins.controller.raft.fatal import FatalRaftError
 from namesrv.plugins.controller.raft.fenced_state_machine import decode_batch
+from namesrv.plugins.controller.raft.replica import FatalRaftError
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from tests.sim.raft.checkers import Checker
 from tests.sim.raft.network import Connection, SimLinks

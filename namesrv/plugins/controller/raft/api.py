@@ -11,11 +11,22 @@ An append has exactly one of four outcomes:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
 from keelmq.remoting.operation import Unknown
+
+EXIT_JOURNAL = 70  # the journal or the vote file could not be written: the disk content is unknown
+EXIT_TRUNCATION = 71  # a message asked to remove committed entries
+EXIT_SNAPSHOT = 72  # a snapshot could not be written or read
+EXIT_STATE_MACHINE = 73  # an event made the state machine raise
+EXIT_RAFT = 74  # anything else in the raft thread
+"""Exit codes of a process that must not go on: after a failed write or a partly applied event, a member could
+lose acknowledged changes."""
+
+Fatal = Callable[[int, str], NoReturn]
+"""Ends the process with this exit code, and logs the reason."""
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ The protocol of pysyncobj has faults that lose acknowledged writes. Each rule co
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
@@ -25,39 +25,9 @@ from namesrv.plugins.controller.raft.codec import (
     ResponseVote,
     TermHint,
 )
+from namesrv.plugins.controller.raft.raft_library import RaftLibrary
 from namesrv.plugins.controller.raft.storage.files import DamagedError
 from namesrv.plugins.controller.raft.storage.snapshot import FILE_BYTES_MAX, decode_snapshot
-
-
-class Log(Protocol):
-    """The entries (command, index, term) by list position."""
-
-    def __getitem__(self, position: int, /) -> tuple[bytes, int, int]: ...
-
-
-class RaftView(Protocol):
-    """What the rules read. `log` is never empty; its indexes ascend by one."""
-
-    @property
-    def term(self) -> int:
-        """The current term."""
-        ...
-
-    @property
-    def commit_index(self) -> int:
-        """Index of the last entry known to be committed."""
-        ...
-
-    @property
-    def last_applied(self) -> int:
-        """Index of the last applied entry."""
-        ...
-
-    @property
-    def log(self) -> Log:
-        """The entries since the last snapshot."""
-        ...
-
 
 ForLibrary = AppendEntries | Acknowledgement | RequestVote | ResponseVote
 
@@ -65,8 +35,8 @@ ForLibrary = AppendEntries | Acknowledgement | RequestVote | ResponseVote
 class Guard:
     """`reply(member, message)` sends without the library. `dropped`: messages by reason."""
 
-    def __init__(self, view: RaftView, reply: Callable[[str, Message], None], cluster_id: str) -> None:
-        self._view, self._reply, self._cluster_id = view, reply, cluster_id
+    def __init__(self, core: RaftLibrary, reply: Callable[[str, Message], None], cluster_id: str) -> None:
+        self._core, self._reply, self._cluster_id = core, reply, cluster_id
         self._snapshot = bytearray()  # the chunks received so far
         self._snapshot_of: tuple[str, int] | None = None  # (member, term) of its sender
         self._votes_term = -1
@@ -91,13 +61,13 @@ class Guard:
     def outgoing(self, message: dict[str, Any]) -> dict[str, Any]:
         """Returns the library's own message, corrected."""
         if message["type"] == "next_node_idx":
-            message["t"] = self._view.term  # rule 2
+            message["t"] = self._core.term  # rule 2
             if message["reset"]:
                 message["next_node_idx"] = self._reset_aim(message["next_node_idx"])
         return message
 
     def _append(self, member: str, message: AppendEntries, now: float) -> AppendEntries | None:
-        if message.term < self._view.term:
+        if message.term < self._core.term:
             self._send_term(member)
             self.dropped["append of an old term"] += 1
             return None
@@ -134,7 +104,7 @@ class Guard:
             return None
         if self._is_known(snapshot.last[1], snapshot.last[2]):
             self.dropped["snapshot without new entries"] += 1
-            next_index = max(snapshot.last[1], self._view.commit_index) + 1
+            next_index = max(snapshot.last[1], self._core.commit_index) + 1
             self._reply(member, Acknowledgement(next_index, reset=False, success=True, term=term))
             return None
         return whole, True, True
@@ -147,37 +117,37 @@ class Guard:
 
     def _is_known(self, index: int, term: int) -> bool:
         """Rule 8: returns whether the log has everything up to this committed entry."""
-        log = self._view.log
+        log = self._core.log
         first, last = log[0][1], log[-1][1]
-        if index <= self._view.commit_index:
+        if index <= self._core.commit_index:
             return True
         return first <= index <= last and log[index - first][2] == term
 
     def _in_this_term(self, message: Acknowledgement) -> Acknowledgement | None:
         """Rule 2."""
-        if message.term != self._view.term:
+        if message.term != self._core.term:
             self.dropped["acknowledgement of another term"] += 1
             return None
         return message
 
     def _reset_aim(self, next_index: int) -> int:
         """Rule 4; safe only together with rule 3."""
-        return min(next_index, max(self._view.commit_index, self._view.last_applied) + 1)
+        return min(next_index, max(self._core.commit_index, self._core.last_applied) + 1)
 
     def _send_term(self, member: str) -> None:
         """Rule 5, the sender's side."""
-        self._reply(member, TermHint(term=self._view.term))
+        self._reply(member, TermHint(term=self._core.term))
 
     def _adopt_term(self, message: TermHint) -> RequestVote | None:
         """Rule 5: the library adopts the term and steps down; a log that ends at index 0 never gets a
         vote."""
-        if message.term <= self._view.term:
+        if message.term <= self._core.term:
             return None
         return RequestVote(term=message.term, last_log_index=0, last_log_term=0)
 
     def _trim(self, member: str, message: AppendEntries, prefix: int) -> AppendEntries:
         """Rule 3: AppendEntries as in the raft paper."""
-        log = self._view.log
+        log = self._core.log
         first, last = log[0][1], log[-1][1]
         if not first <= prefix <= last or log[prefix - first][2] != message.prev_term:
             return message  # the library answers with a reset, which rule 4 corrects
@@ -198,7 +168,7 @@ class Guard:
 
     def _first_vote(self, member: str, message: ResponseVote) -> ResponseVote | None:
         """Rule 6."""
-        if message.term != self._view.term:
+        if message.term != self._core.term:
             self.dropped["vote of another term"] += 1
             return None
         if self._votes_term != message.term:

@@ -11,10 +11,9 @@ No acknowledgement is sent before the entries that it confirms are durable; one 
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from namesrv.plugins.controller.raft.acknowledgements import HeldAcknowledgements
 from namesrv.plugins.controller.raft.api import RaftSettings
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
@@ -55,16 +54,44 @@ WELCOME_RETRY_S = 0.5
 LOG_WAITING_S = 10.0
 
 
+class HeldAcknowledgements:
+    """Acknowledgements by member, in the order of hold(). Raft thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[Acknowledgement]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, member: str, ack: Acknowledgement) -> None:
+        """Queues an acknowledgement for this member until release()."""
+        self._held.setdefault(member, []).append(ack)
+
+    def release(self) -> Iterator[tuple[str, Acknowledgement]]:
+        """Yields and removes all acknowledgements, without those that a later one covers. Call it after the
+        journal was synced."""
+        held, self._held = self._held, {}
+        for member, acks in held.items():
+            for ack, following in zip(acks, [*acks[1:], None], strict=True):
+                if following is None or not _covers(following, ack):
+                    yield member, ack
+
+
+def _covers(later: Acknowledgement, ack: Acknowledgement) -> bool:
+    """Returns whether `later` confirms everything that `ack` confirms."""
+    alike = (ack.success, ack.reset) == (later.success, later.reset)
+    return alike and ack.term == later.term and later.next_index >= ack.next_index
+
+
 class Member:
-    """Implements LinkEvents. The adapter of the library sets `core` and the three callbacks before the first
-    tick, and `links` unless this is a group of one.
+    """Implements LinkEvents. The adapter of the library sets the three callbacks before the first tick, and
+    `links` unless this is a group of one.
 
     `welcomed_as()`: the incarnation of this member that the group has welcomed, as applied here; None: none.
     `welcome(member, incarnation)`: proposes a welcome if this member leads.
     `deliver(member, message)` passes a message to the library; `connected`, `disconnected` report voters.
     """
 
-    core: RaftLibrary
     links: Links | None = None
     deliver: Callable[[str, dict[str, Any]], None]
     connected: Callable[[str], None]
@@ -73,17 +100,18 @@ class Member:
     def __init__(
         self,
         settings: RaftSettings,
+        core: RaftLibrary,
         *,
         member_list: MemberList,
         joining: Joining,
         welcomed_as: Callable[[], str | None],
         welcome: Callable[[str, str], None],
     ) -> None:
-        self._settings, self.member_list, self.joining = settings, member_list, joining
+        self._settings, self.core, self.member_list, self.joining = settings, core, member_list, joining
         self._welcomed_as, self._welcome = welcomed_as, welcome
-        self.voters = Voters(settings, self)
-        self._guard: Guard | None = None
-        self._read_index: ReadIndex | None = None
+        self.voters = Voters(settings, core, joining, member_list, lambda: self.links)
+        self.guard = Guard(core, self.reply, settings.cluster_id)
+        self.read_index = ReadIndex(core, lambda: self.voters.others, self.reply, settings.heartbeat_s)
         self._prevote = PreVote(settings.self_id, 0)
         self._held = HeldAcknowledgements()
         self._appended_at = NEVER_YET  # as leader: when the last appends left
@@ -97,22 +125,6 @@ class Member:
         self.later: list[dict[str, Any]] = []  # refusals for the library itself, delivered in the next tick
         self._led_by: tuple[str | None, int] = (None, 0)  # leader and its term, as last logged
         self.invalid_frames = self.elections_asked = self.campaigns = self.leader_changes = 0
-
-    @property
-    def guard(self) -> Guard:
-        """The rules between the links and the library."""
-        if self._guard is None:
-            self._guard = Guard(self.core, self.reply, self._settings.cluster_id)
-        return self._guard
-
-    @property
-    def read_index(self) -> ReadIndex:
-        """The reads of this member while it leads."""
-        if self._read_index is None:
-            self._read_index = ReadIndex(
-                self.core, lambda: self.voters.others, self.reply, self._settings.heartbeat_s
-            )
-        return self._read_index
 
     # ------------------------------------------------------------------ turn of the raft thread
     def before_tick(self) -> None:

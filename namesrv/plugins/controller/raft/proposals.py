@@ -16,6 +16,7 @@ from keelmq.remoting.operation import LocalProtocolError, Unknown
 from keelmq.runtime.histogram import BOUNDS_COUNT, Histogram
 from namesrv.plugins.controller.raft.api import AppendOutcome, Busy, Committed, NotActive
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, Item, encode_batch
+from namesrv.plugins.controller.raft.raft_library import Callback
 
 QUEUED_MAX = 5_000  # appends in the queue; more are Busy
 BATCH_MAX = 1_024  # appends in one raft entry
@@ -28,7 +29,6 @@ SUCCESS = 0  # pysyncobj.FAIL_REASON numbers
 NEVER_APPLIED = frozenset((1, 2, 3, 4))  # queue full, no leader, discarded, not the leader
 NO_ANSWER = -1
 
-Callback = Callable[[object, int], None]  # (result, reason)
 Verified = Callable[[bool | None], None]  # read_index.Done
 
 _COUNTED_AS: dict[type[AppendOutcome], str] = {

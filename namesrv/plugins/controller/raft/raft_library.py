@@ -1,14 +1,16 @@
-"""RaftLibrary: the part of the raft library that this package uses. replicator.py implements it."""
+"""RaftLibrary: what this package uses of pysyncobj. replicator.py implements it."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from namesrv.plugins.controller.raft.storage.journal import Journal
 
+Callback = Callable[[object, int], None]  # (result, reason)
+
 
 class RaftLibrary(Protocol):
-    """The raft state of one member. Raft thread only, except now() and wake(); reads in other threads may be
-    stale.
+    """The raft state of one member. Raft thread only, except now(), wake() and submit(); reads elsewhere
+    may be stale.
 
     `election_deadline`: when the library starts a campaign by itself, seconds of now().
     """
@@ -89,4 +91,16 @@ class RaftLibrary(Protocol):
 
     def finish_compaction(self, first_index: int) -> None:
         """Installs the snapshot that this tick wrote. `first_index`: of the first log entry after it."""
+        ...
+
+    def submit(self, data: bytes, callback: Callback) -> None:
+        """Proposes an entry. Any thread. The callback runs in the raft thread, or never."""
+        ...
+
+    def doTick(self, time_to_wait: float, /) -> None:
+        """One turn of the library; waits for input up to `time_to_wait` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Closes links, journal and poller."""
         ...

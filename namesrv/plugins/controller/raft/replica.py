@@ -1,7 +1,7 @@
 """Replica: one member of the group, its thread and its files. Independent of the raft library.
 
 Threads: start, stop, append and callbacks run in the event loop. The raft thread owns the library, the links,
-the journal and the state machine; others use only ReplicaCore.submit (a thread-safe queue) and plain reads.
+the journal and the state machine; others use only RaftLibrary.submit (a thread-safe queue) and plain reads.
 """
 
 import asyncio
@@ -12,34 +12,30 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import StopSteps
 from namesrv.plugins.controller.raft.api import (
+    EXIT_JOURNAL,
+    EXIT_RAFT,
+    EXIT_SNAPSHOT,
+    EXIT_STATE_MACHINE,
     AppendOutcome,
     ChangeOutcome,
     NotActive,
     RaftSettings,
     StateMachine,
 )
+from namesrv.plugins.controller.raft.changes import Changes
 from namesrv.plugins.controller.raft.codec import VoteEligibility
-from namesrv.plugins.controller.raft.fatal import (
-    EXIT_JOURNAL,
-    EXIT_RAFT,
-    EXIT_SNAPSHOT,
-    EXIT_STATE_MACHINE,
-    FatalRaftError,
-    end_process,
-)
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, FencedStateMachine, encode_batch
 from namesrv.plugins.controller.raft.member import Member
-from namesrv.plugins.controller.raft.membership.changes import Changes
 from namesrv.plugins.controller.raft.membership.member_list import Address, MemberList, encode_change
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
 from namesrv.plugins.controller.raft.membership.vote_eligibility import load as load_vote_eligibility
 from namesrv.plugins.controller.raft.membership.vote_eligibility import save as save_vote_eligibility
-from namesrv.plugins.controller.raft.proposals import Callback, Proposals
+from namesrv.plugins.controller.raft.proposals import Proposals
 from namesrv.plugins.controller.raft.raft_library import RaftLibrary
 from namesrv.plugins.controller.raft.settings import check_settings
 from namesrv.plugins.controller.raft.storage.directory import DataDirectory
@@ -56,19 +52,20 @@ STOP_S = 5.0
 SNAPSHOT_SLOW_S = 0.1
 
 
-class ReplicaCore(RaftLibrary, Protocol):
-    """The raft library as Replica runs it."""
+class FatalRaftError(Exception):
+    """Raised instead of ending the process when RaftSettings.on_fatal is set (tests)."""
 
-    member: Member
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code, self.text = code, text
 
-    def submit(self, data: bytes, callback: Callback) -> None:
-        """Proposes an entry. Any thread. The callback runs in the raft thread, or never."""
 
-    def doTick(self, time_to_wait: float, /) -> None:
-        """One turn of the library; waits for input up to `time_to_wait` seconds."""
-
-    def close(self) -> None:
-        """Closes links, journal and poller."""
+def end_process(code: int, text: str) -> NoReturn:
+    """Logs, flushes and exits at once, so that no handler or other thread acts on a state that may be
+    wrong."""
+    logger.critical("FATAL (exit code %d): %s", code, text)
+    logging.shutdown()
+    os._exit(code)
 
 
 class Replica:
@@ -79,13 +76,14 @@ class Replica:
         self.directory = DataDirectory(settings.directory)
         self.member_list = MemberList(settings.members)
         self.certificates: Certificates | None = None
-        self._core: ReplicaCore | None = None
+        self.member: Member  # set by open_core()
+        self._core: RaftLibrary | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._proposals: Proposals | None = None
         self._changes: Changes | None = None
         self._claiming: asyncio.Task[None] | None = None
-        self._opening: asyncio.Task[ReplicaCore] | None = None
+        self._opening: asyncio.Task[RaftLibrary] | None = None
         self._stopping = self._failed = False
         self._epoch: int | None = None
         self._callbacks: list[Callable[[bool], None]] = []
@@ -123,18 +121,18 @@ class Replica:
         )
         self._thread.start()
 
-    def _attach(self, core: ReplicaCore, loop: asyncio.AbstractEventLoop) -> None:
+    def _attach(self, core: RaftLibrary, loop: asyncio.AbstractEventLoop) -> None:
         self._core, self._loop = core, loop
         self._proposals = Proposals(
             loop,
             core.submit,
-            lambda term, done: core.member.do(lambda: core.member.read_index.begin(term, done)),
+            lambda term, done: self.member.do(lambda: self.member.read_index.begin(term, done)),
             lambda: self.leader_id,
             self_id=self.self_id,
             deadline_s=self.settings.append_deadline_s,
         )
         self._changes = Changes(
-            self.self_id, core.member, self._proposals, self.state_machine, lambda: self._epoch
+            self.self_id, self.member, self._proposals, self.state_machine, lambda: self._epoch
         )
 
     async def stop(self) -> None:
@@ -211,7 +209,7 @@ class Replica:
             "snapshotSeconds": self._snapshot_seconds,
             "waiting": self._proposals.waiting,
             "outcomes": dict(self._proposals.outcomes),
-            **core.member.status(),
+            **self.member.status(),
             **({} if self.certificates is None else self.certificates.status()),
         }
 
@@ -253,7 +251,7 @@ class Replica:
                 callback(self.is_active)
 
     # ------------------------------------------------------------------ start, in a worker thread
-    def _open(self) -> ReplicaCore:
+    def _open(self) -> RaftLibrary:
         settings = self.settings
         if settings.tls is not None:
             self.certificates = Certificates(settings.tls, settings.self_id)
@@ -281,8 +279,8 @@ class Replica:
             self.directory.close()
             raise
 
-    def open_core(self, journal: Journal) -> ReplicaCore:
-        """Binds the port. Raises ConfigError; the caller then closes the journal."""
+    def open_core(self, journal: Journal) -> RaftLibrary:
+        """Sets `member`, binds the port. Raises ConfigError; the caller then closes the journal."""
         raise NotImplementedError
 
     def _open_journal(self) -> Journal:
@@ -305,11 +303,12 @@ class Replica:
             raise
         return journal
 
-    def make_member(self) -> Member:
+    def make_member(self, core: RaftLibrary) -> Member:
         """Makes the Member. For open_core(): the vote eligibility must have been read."""
         others = frozenset(self.settings.members) - {self.self_id}
         return Member(
             self.settings,
+            core,
             member_list=self.member_list,
             joining=Joining(self.self_id, others, self.vote_eligibility, self._store_vote_eligibility),
             welcomed_as=lambda: self.state_machine.welcomed.get(self.self_id),
@@ -331,10 +330,10 @@ class Replica:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(action)
 
-    def _run(self, core: ReplicaCore) -> None:
+    def _run(self, core: RaftLibrary) -> None:
         try:
             while not self._stopping and not self._failed:
-                core.doTick(core.member.wait_s())
+                core.doTick(self.member.wait_s())
         except FatalRaftError:
             pass  # only in tests; it was reported where it was raised
         except BaseException:  # noqa: BLE001 - the member must not go on
@@ -392,7 +391,7 @@ class Replica:
             self.fatal(EXIT_STATE_MACHINE, f"cannot restore the snapshot:\n{traceback.format_exc()}")
 
     def fatal(self, code: int, text: str) -> NoReturn:
-        """Ends the process with this exit code (fatal.py)."""
+        """Ends the process with this exit code (api.py)."""
         self._failed = True
         if self.settings.on_fatal is None:
             end_process(code, text)

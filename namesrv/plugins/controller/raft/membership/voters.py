@@ -4,11 +4,10 @@ The voters are those of the member list in the log (member_list.py). Raft thread
 """
 
 import logging
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
 
 from namesrv.plugins.controller.raft.api import RaftSettings
-from namesrv.plugins.controller.raft.codec import MemberListNote, Message, TimeoutNow
+from namesrv.plugins.controller.raft.codec import MemberListNote, TimeoutNow, encode
 from namesrv.plugins.controller.raft.membership.member_list import MemberList
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
 from namesrv.plugins.controller.raft.raft_library import RaftLibrary
@@ -22,25 +21,21 @@ CATCH_UP_ENTRIES = 100  # a learner that is at most this many entries behind may
 NEVER_YET = float("-inf")
 
 
-class VotingMember(Protocol):
-    """What Voters uses of this member. `links` None: a group of one."""
-
-    core: RaftLibrary
-    links: Links | None
-    joining: Joining
-    member_list: MemberList
-
-    def reply(self, member: str, message: Message) -> None:
-        """Sends a message to this member."""
-        ...
-
-
 class Voters:
     """`ids`: all voters, including this member; `others`: the others, sorted; `learners`: addresses of
-    members that receive the log without a vote, because they are joining or were removed."""
+    members that receive the log without a vote, because they are joining or were removed. `links()`: None in
+    a group of one."""
 
-    def __init__(self, settings: RaftSettings, member: VotingMember) -> None:
-        self._settings, self._member = settings, member
+    def __init__(
+        self,
+        settings: RaftSettings,
+        core: RaftLibrary,
+        joining: Joining,
+        member_list: MemberList,
+        links: Callable[[], Links | None],
+    ) -> None:
+        self._settings, self._core, self._joining = settings, core, joining
+        self._member_list, self._links = member_list, links
         self.ids: frozenset[str] = frozenset()
         self.others: list[str] = []
         self.learners: dict[str, tuple[str, int]] = {}
@@ -51,14 +46,14 @@ class Voters:
 
     def apply_member_list(self) -> None:
         """Counts majorities over the current member list, and connects to its members."""
-        members, before = self._member.member_list.members, self.ids
+        members, before = self._member_list.members, self.ids
         self.ids = frozenset(members)
         self.others = sorted(members.keys() - {self._settings.self_id})
-        self._addresses.update(self._member.member_list.addresses(self._settings.members))
+        self._addresses.update(self._member_list.addresses(self._settings.members))
         for member in self.others:
             self.learners.pop(member, None)
-        self._member.core.set_other_voters(self.others)
-        if self._member.core.leads:
+        self._core.set_other_voters(self.others)
+        if self._core.leads:
             for member in sorted(before - self.ids):
                 self.learners[member] = self._addresses.get(member, ("", 0))
                 self._retire_at[member] = NOT_DECIDED
@@ -72,8 +67,8 @@ class Voters:
         """
         if not self._retire_at:
             return
-        core = self._member.core
-        is_decided = core.leads and core.commit_index >= self._member.member_list.index
+        core = self._core
+        is_decided = core.leads and core.commit_index >= self._member_list.index
         for member, at in list(self._retire_at.items()):
             if member in self.ids or core.now() >= at or (at == NOT_DECIDED and not core.leads):
                 del self._retire_at[member]
@@ -90,12 +85,12 @@ class Voters:
             self.learners[member] = address
             self._update_links()
             if self._is_linked(member):
-                self._member.core.learner_up(member)
+                self._core.learner_up(member)
 
     def remove_learner(self, member: str) -> None:
         """Stops replicating to this member and closes its link. Safe to repeat."""
         if self.learners.pop(member, None) is not None:
-            self._member.core.learner_down(member)
+            self._core.learner_down(member)
             self._update_links()
 
     def is_replicated_to(self, member: str) -> bool:
@@ -104,27 +99,26 @@ class Voters:
 
     def caught_up(self, member: str) -> bool:
         """Returns whether this learner has sent its vote eligibility and has nearly the whole log."""
-        if member not in self._member.joining.received:
+        if member not in self._joining.received:
             return False
         return (
             self._is_linked(member)
-            and self._member.core.next_index(member) + CATCH_UP_ENTRIES > self._member.core.log[-1][1]
+            and self._core.next_index(member) + CATCH_UP_ENTRIES > self._core.log[-1][1]
         )
 
     def send_timeout_now(self, member: str) -> bool:
         """Asks this member to campaign at once. False: it lacks entries and could not be elected; nothing was
         sent."""
-        core = self._member.core
-        if not self._is_linked(member) or not core.leads or core.match_index(member) < core.log[-1][1]:
+        core, links = self._core, self._links()
+        if links is None or not core.leads or core.match_index(member) < core.log[-1][1]:
             return False
-        self._member.reply(member, TimeoutNow(core.term))
-        return True
+        return links.send(member, encode(TimeoutNow(core.term)))
 
     def responsive(self, members: Collection[str], since: float) -> list[str]:
         """For the leader: returns those of `members` that may vote and have answered after `since` (seconds
         of now()), and itself; sorted."""
-        answered = dict(zip(self.others, self._member.core.last_responses(), strict=False))
-        heard = self._member.joining.received
+        answered = dict(zip(self.others, self._core.last_responses(), strict=False))
+        heard = self._joining.received
         voting = (name for name in members if name in heard and heard[name].state == "member")
         return sorted(
             [self._settings.self_id, *(name for name in voting if answered.get(name, NEVER_YET) > since)]
@@ -133,22 +127,21 @@ class Voters:
     @property
     def rank(self) -> int:
         """The number of other followers that ask for votes before this member (election_wait.py)."""
-        own, leader = self._settings.self_id, self._member.core.leader_id
+        own, leader = self._settings.self_id, self._core.leader_id
         return sum(name < own and name != leader for name in self.others)
 
     @property
     def is_removed(self) -> bool:
         """Whether another member has reported our removal, in an entry that our log does not have yet."""
-        return self._removed_at > self._member.member_list.index
+        return self._removed_at > self._member_list.index
 
     def _is_linked(self, member: str) -> bool:
-        return self._member.links is not None and member in self._member.links.connected()
+        links = self._links()
+        return links is not None and member in links.connected()
 
     def _update_links(self) -> None:
-        if self._member.links is not None:
-            self._member.links.set_members(
-                self._member.member_list.addresses(self._settings.members) | self.learners
-            )
+        if (links := self._links()) is not None:
+            links.set_members(self._member_list.addresses(self._settings.members) | self.learners)
 
     def contradicts(self, members: Collection[str]) -> str | None:
         """Returns a member whose configured list differs in more than one member from a first change to
@@ -156,7 +149,7 @@ class Voters:
 
         A newcomer whose addition failed counts itself by its file, and may be elected; others do not.
         """
-        if self._member.member_list.index > 0:
+        if self._member_list.index > 0:
             return None
         reported = ((name, self._configured.get(name)) for name in self.others)
         return next((name for name, ids in reported if ids is not None and len(ids ^ set(members)) > 1), None)
@@ -167,7 +160,7 @@ class Voters:
         Closes its link if the configurations differ by more than one member: there could be two majorities
         without a common member.
         """
-        if note.index > self._member.member_list.index and self._settings.self_id not in note.members:
+        if note.index > self._member_list.index and self._settings.self_id not in note.members:
             if not self.is_removed:
                 logger.warning(
                     "%s says that this member was removed from the group (now %s): stop it",
@@ -179,11 +172,11 @@ class Voters:
         if note.index == 0:
             self._configured[member] = frozenset(note.members)
         differs = self.ids ^ set(note.members)
-        if note.index == self._member.member_list.index == 0 and len(differs) > 1:
+        if note.index == self._member_list.index == 0 and len(differs) > 1:
             logger.critical(
                 "the configured member list of %s differs from ours in %s; only one member may differ",
                 member,
                 ", ".join(sorted(differs)),
             )
-            if self._member.links is not None:
-                self._member.links.drop(member, "more than one difference between the configured members")
+            if (links := self._links()) is not None:
+                links.drop(member, "more than one difference between the configured members")

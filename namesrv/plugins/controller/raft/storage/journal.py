@@ -32,8 +32,8 @@ from typing import Protocol, overload
 import msgspec
 
 from keelmq.runtime.histogram import Histogram
+from namesrv.plugins.controller.raft.api import EXIT_JOURNAL, EXIT_TRUNCATION, Fatal
 from namesrv.plugins.controller.raft.codec import Number
-from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, Fatal
 from namesrv.plugins.controller.raft.storage.files import (
     DamagedError,
     open_file,

@@ -23,8 +23,13 @@ class Leader:
 
     def __init__(self, directory: Path) -> None:
         members = dict.fromkeys(("n0", "n1", "n2"), ("127.0.0.1", 1))
+        self.now = 10.0
+        self.core: Any = SimpleNamespace(
+            now=lambda: self.now, has_unsent_entries=False, leads=True, election_deadline=float("inf")
+        )
         self.member = Member(
             RaftSettings("n0", members, directory, "group", insecure=True, heartbeat_s=HEARTBEAT_S),
+            self.core,
             member_list=MemberList(members),
             joining=Joining(
                 "n0", frozenset(("n1", "n2")), VoteEligibility("", "member", ()), lambda _changed: None
@@ -32,11 +37,6 @@ class Leader:
             welcomed_as=lambda: None,
             welcome=lambda _member, _incarnation: None,
         )
-        self.now = 10.0
-        self.core: Any = SimpleNamespace(
-            now=lambda: self.now, has_unsent_entries=False, leads=True, election_deadline=float("inf")
-        )
-        self.member.core = self.core
 
 
 def test_a_commit_alone_is_told_with_the_next_append_or_heartbeat(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from keelmq.remoting.operation import Unknown
+from namesrv.plugins.controller.raft import changes
 from namesrv.plugins.controller.raft.codec import Acknowledgement, AppendEntries, TimeoutNow
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_batch
-from namesrv.plugins.controller.raft.membership import changes
 from namesrv.plugins.controller.raft.membership.member_list import (
     Change,
     MemberList,

@@ -18,6 +18,7 @@ from namesrv.plugins.controller.raft.election_wait import (
     SPREAD,
     ElectionWait,
 )
+from namesrv.plugins.controller.raft.membership.member_list import MemberList
 from namesrv.plugins.controller.raft.membership.voters import Voters
 
 
@@ -98,7 +99,9 @@ def test_no_fast_election_if_it_is_switched_off() -> None:
 )
 def test_the_smallest_id_beside_the_leader_asks_first(own: str, leader: str | None, rank: int) -> None:
     members = dict.fromkeys(("n0", "n1", "n2"), ("127.0.0.1", 1))
-    member: Any = SimpleNamespace(core=SimpleNamespace(leader_id=leader))
-    voters = Voters(RaftSettings(own, members, Path(), "group", insecure=True), member)
+    core: Any = SimpleNamespace(leader_id=leader)
+    joining: Any = None
+    settings = RaftSettings(own, members, Path(), "group", insecure=True)
+    voters = Voters(settings, core, joining, MemberList(members), lambda: None)
     voters.others = sorted(members.keys() - {own})
     assert voters.rank == rank

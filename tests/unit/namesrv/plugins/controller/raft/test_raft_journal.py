@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keelmq.runtime.config import ConfigError
-from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, FatalRaftError
+from namesrv.plugins.controller.raft.api import EXIT_JOURNAL, EXIT_TRUNCATION
+from namesrv.plugins.controller.raft.replica import FatalRaftError
 from namesrv.plugins.controller.raft.storage.directory import DataDirectory
 from namesrv.plugins.controller.raft.storage.files import DamagedError
 from namesrv.plugins.controller.raft.storage.journal import MAGIC, RESERVE_BYTES_MIN, Journal, LogEntry

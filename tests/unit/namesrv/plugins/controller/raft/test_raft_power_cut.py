@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from keelmq.runtime.config import ConfigError
+from namesrv.plugins.controller.raft.api import EXIT_JOURNAL, EXIT_SNAPSHOT
 from namesrv.plugins.controller.raft.codec import Acknowledgement, AppendEntries, RequestVote, ResponseVote
-from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_SNAPSHOT, FatalRaftError
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_batch
+from namesrv.plugins.controller.raft.replica import FatalRaftError
 from namesrv.plugins.controller.raft.storage.snapshot import Snapshot, encode_snapshot
 from tests.sim.raft.disk import Disk, Disks, PowerCut
 from tests.support.raft_group import Group, ListMachine, QuietMember, no_ops

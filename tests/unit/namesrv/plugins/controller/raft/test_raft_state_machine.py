@@ -9,7 +9,8 @@ from keelmq.remoting.operation import LocalProtocolError, Unknown
 from namesrv.plugins.controller.raft import proposals as proposals_module
 from namesrv.plugins.controller.raft.api import Busy, Committed, NotActive
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, FencedStateMachine, Item, encode_batch
-from namesrv.plugins.controller.raft.proposals import BATCH_MAX, Callback, Proposals, Verified
+from namesrv.plugins.controller.raft.proposals import BATCH_MAX, Proposals, Verified
+from namesrv.plugins.controller.raft.raft_library import Callback
 from tests.support.raft_group import ListMachine
 
 

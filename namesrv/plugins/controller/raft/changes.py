@@ -7,13 +7,12 @@ based on; the other checks prevent changes that would stop the group.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from keelmq.remoting.operation import Unknown
 from namesrv.plugins.controller.raft.api import ChangeOutcome, ChangeRefused, Committed, NotActive
 from namesrv.plugins.controller.raft.fenced_state_machine import FencedStateMachine
+from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.raft.membership.member_list import Address, Change, encode_change
-from namesrv.plugins.controller.raft.membership.voters import Voters, VotingMember
 from namesrv.plugins.controller.raft.proposals import Proposals
 
 JOIN_S = 10.0  # a new member must connect to the leader and catch up within this time
@@ -24,23 +23,13 @@ POLL_S = 0.01
 BUSY = ChangeRefused("another change of the group is in progress: repeat in a few seconds")
 
 
-class ChangingMember(VotingMember, Protocol):
-    """What Changes uses of this member."""
-
-    voters: Voters
-
-    def do(self, action: Callable[[], object]) -> None:
-        """Runs `action` in the raft thread. Any thread."""
-        ...
-
-
 class Changes:
     """`epoch()`: the claimed term; None while this member is not active."""
 
     def __init__(
         self,
         self_id: str,
-        member: ChangingMember,
+        member: Member,
         proposals: Proposals,
         state_machine: FencedStateMachine,
         epoch: Callable[[], int | None],
