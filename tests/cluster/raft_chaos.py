@@ -80,7 +80,7 @@ class Chaos:
         return self.seen
 
     async def _client(self, name: str) -> None:
-        """Repeats with the same id until it is applied, as a handler's client does."""
+        """Repeats until it is applied, as a handler's client does."""
         count = 0
         while not self._stop:
             text, began = f"{name}-{count}", time.monotonic()

@@ -265,6 +265,7 @@ class Member:
 
     # ------------------------------------------------------------------ in
     def link_up(self, member: str) -> None:
+        self.read_index.link_changed(member)
         if member not in self.voters.learners:
             self.connected(member)
         elif self.voters.is_replicated_to(member):
@@ -274,7 +275,7 @@ class Member:
 
     def link_down(self, member: str) -> None:
         self.joining.disconnected(member)
-        self.read_index.disconnected(member)
+        self.read_index.link_changed(member)
         if member in self.voters.learners:
             self.core.learner_down(member)
         else:

@@ -56,8 +56,8 @@ class ReadIndex:
         if answer.term == self._term:
             self._verified[member] = max(self._verified.get(member, 0), answer.check)
 
-    def disconnected(self, member: str) -> None:
-        """The link to this member is closed: over the next one, an older release may answer."""
+    def link_changed(self, member: str) -> None:
+        """The link to this member is closed, or new: the peer may be of another release than before."""
         self._asked.discard(member)
         self._able.discard(member)
 
@@ -78,33 +78,27 @@ class ReadIndex:
         begun, self._begun = self._begun, []
         for done in (done for of_term, done in begun if of_term != term):
             done(False)
-        current = [done for of_term, done in begun if of_term == term]
-        if current and term is not None:
-            self._begin(term, current)
-        elif (
-            term is not None and self._reads and core.now() - self._sent_at >= self._resend_s
-        ):  # a link broke, and is there again
+        if term is None:
+            return
+        if current := [done for of_term, done in begun if of_term == term]:
+            self._check += 1
+            self._reads += [_Read(self._check, core.log[-1][1], done) for done in current]
+        if current or (self._reads and core.now() - self._sent_at >= self._resend_s):
             self._send_check(term)
         while self._reads and self._is_fresh(self._reads[0]):
             self._reads.pop(0).done(True)
-
-    def _begin(self, term: int, current: list[Done]) -> None:
-        if not self._is_majority(self._able):
-            for member in sorted(set(self._voters()) - self._asked):  # an older release logs it: once a link
-                self._asked.add(member)
-                self._send(member, VerifyLeader(term, 0))
-            for done in current:
-                done(None)
-            return
-        self._check += 1
-        index = self._core.log[-1][1]
-        self._reads += [_Read(self._check, index, done) for done in current]
-        self._send_check(term)
+        if self._reads and not self._is_majority(self._able):
+            reads, self._reads = self._reads, []
+            for read in reads:
+                read.done(None)
 
     def _send_check(self, term: int) -> None:
+        """Sends the last check to the voters, but only once over each link to those that do not answer."""
         self._sent_at = self._core.now()
-        for member in sorted(self._able.intersection(self._voters())):
-            self._send(member, VerifyLeader(term, self._check))
+        for member in sorted(self._voters()):
+            if member in self._able or member not in self._asked:
+                self._asked.add(member)
+                self._send(member, VerifyLeader(term, self._check))
 
     def _is_fresh(self, read: _Read) -> bool:
         verified = {member for member, check in self._verified.items() if check >= read.check}

@@ -54,34 +54,33 @@ def leader(tmp_path: Path) -> Iterator[Leader]:
 
 @pytest.fixture
 def able(leader: Leader) -> Leader:
-    """n1 has answered a check."""
+    """n1 has answered a check, number 1."""
     leader.read()
-    leader.verified("n1", 0)
+    leader.verified("n1", 1)
     leader.results.clear()
     return leader
 
 
 def test_members_of_an_older_release_are_asked_once_a_link_and_reads_use_the_log(leader: Leader) -> None:
     term = leader.core.term
-    assert leader.read() == [("n1", VerifyLeader(term, 0)), ("n2", VerifyLeader(term, 0))]
+    assert leader.read() == [("n1", VerifyLeader(term, 1)), ("n2", VerifyLeader(term, 1))]
     assert leader.read() == []
-    leader.member.link_down("n2")
     leader.member.link_up("n2")
-    assert leader.read() == [("n2", VerifyLeader(term, 0))]
+    assert leader.read() == [("n2", VerifyLeader(term, 3))]
     assert leader.results == [None, None, None]
 
 
 def test_only_an_answer_to_a_check_after_its_begin_confirms_a_read(able: Leader) -> None:
     term = able.core.term
-    assert able.read() == [("n1", VerifyLeader(term, 1))]
     assert able.read() == [("n1", VerifyLeader(term, 2))]
-    able.verified("n1", 0)
-    able.verified("n1", 2, term=term - 1)
-    able.verified("n7", 2)
-    assert able.results == []
+    assert able.read() == [("n1", VerifyLeader(term, 3))]
     able.verified("n1", 1)
-    assert able.results == [True]
+    able.verified("n1", 3, term=term - 1)
+    able.verified("n7", 3)
+    assert able.results == []
     able.verified("n1", 2)
+    assert able.results == [True]
+    able.verified("n1", 3)
     assert able.results == [True, True]
 
 
@@ -89,7 +88,7 @@ def test_a_read_waits_until_what_was_appended_before_is_applied(able: Leader) ->
     """A change whose outcome was unknown is in what the next read sees, or never will be."""
     able.core.append(b"\x94\xa5claim\x01\xa2n0\x90")
     able.read()
-    able.verified("n1", 1)
+    able.verified("n1", 2)
     assert able.results == []
     able.acknowledge()
     assert able.results == [True]
@@ -100,14 +99,23 @@ def test_a_lost_check_is_sent_again(able: Leader) -> None:
     now = able.core.now()
     assert sent(able) == []
     able.core.now = lambda: now + 0.2  # type: ignore[method-assign]
-    assert sent(able) == [("n1", VerifyLeader(able.core.term, 1))]
+    assert sent(able) == [("n1", VerifyLeader(able.core.term, 2))]
+
+
+def test_a_read_whose_voters_are_gone_uses_the_log(able: Leader) -> None:
+    able.read()
+    able.member.link_down("n1")
+    able.tick()
+    assert able.results == [None]
+    able.member.link_up("n1")
+    assert able.read() == [("n1", VerifyLeader(able.core.term, 3))], "it is asked again"
 
 
 def test_a_deposed_leader_confirms_nothing(able: Leader) -> None:
     term = able.core.term
     able.read()
     able.receive("n2", TermHint(term + 1))
-    able.verified("n1", 1, term=term)
+    able.verified("n1", 2, term=term)
     assert able.results == [False]
     able.member.read_index.begin(term, able.results.append)
     able.tick()
