@@ -7,7 +7,7 @@ import pytest
 
 import keelmq
 from keelmq import client
-from tests.unit.docs.test_documentation import tool
+from tools import blocking_clients
 
 SERVERS = ("broker", "namesrv", "cli", "pytest_keelmq", "fastapi", "uvicorn", "starlette", "pysyncobj")
 
@@ -59,6 +59,5 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_blocking_clients_have_the_signatures_of_the_asyncio_clients() -> None:
-    made = tool("blocking_clients")
     command = "PYTHONPATH=. .venv/bin/python tools/blocking_clients.py"
-    assert made.text() == made.FILE.read_text(), f"run: {command}"
+    assert blocking_clients.text() == blocking_clients.FILE.read_text(), f"run: {command}"

@@ -3,18 +3,16 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 import pytest
-from pydantic import Field, SecretStr, TypeAdapter, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from keelmq.runtime.config import (
     Config,
     ConfigError,
-    is_true,
     load_config,
     parse_settings,
     to_properties,
@@ -161,15 +159,6 @@ def test_variables_of_the_tools_are_no_keys(conf: Path) -> None:
     of_tools = {"KEELMQ_CREDENTIALS": "f", "KEELMQ_ACCESS_KEY": "a", "KEELMQ_SECRET_KEY": "s"}
     assert load(conf, of_tools) == load(conf)
     assert "'CREDENTIAL'" in refused(conf, {"KEELMQ_CREDENTIAL": "f"})
-
-
-@pytest.mark.parametrize("text", ["true", "t", "1", "yes", "y", "on", "false", "f", "0", "no", "n", "off"])
-@pytest.mark.parametrize("change", [str, str.upper, " {} ".format])
-def test_a_bool_key_is_read_before_the_models_as_pydantic_reads_it(
-    text: str, change: Callable[[str], str]
-) -> None:
-    assert is_true(change(text)) is TypeAdapter(bool).validate_python(change(text).strip())
-    assert is_true(None) is False
 
 
 class Beats(Config):
