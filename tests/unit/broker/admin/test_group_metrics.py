@@ -6,7 +6,7 @@ from broker.admin.group_metrics import OTHERS
 from broker.admin.metrics import scrape
 from broker.app.broker import Broker
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Ok
+from keelmq.remoting.operation import Empty, Ok
 from keelmq.remoting.operations import clients
 from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
@@ -53,7 +53,7 @@ async def test_what_groups_get_and_lack(tmp_path: Path, client: RemotingClient) 
             consumer_data_set=[consumer],
             producer_data_set=[clients.ProducerData(group_name="p")],
         )
-        assert isinstance(await client.call(broker.address, clients.HEART_BEAT, clients.Empty(), beat), Ok)
+        assert isinstance(await client.call(broker.address, clients.HEART_BEAT, Empty(), beat), Ok)
         found = await samples(broker)
         assert found["rocketmq_messages_out_total", "T", "g1", "false"] == 2
         assert found["rocketmq_throughput_in_total", "T", "normal", "false"] == broker.store.put_bytes

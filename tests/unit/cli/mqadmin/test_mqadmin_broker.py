@@ -22,7 +22,7 @@ from keelmq.client.message import decode_messages
 from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.config_store import Given
-from keelmq.remoting.operation import Call, Ok, OperationTable, Reply
+from keelmq.remoting.operation import Call, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations import clients
 from keelmq.remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
 from keelmq.remoting.operations.route import TopicConfig
@@ -77,7 +77,7 @@ class World(InThread):
         body = clients.HeartbeatData(
             client_id="10.0.0.9@1", consumer_data_set=[consumer], producer_data_set=[producer_data]
         )
-        assert isinstance(await self.member.call(self.address, clients.HEART_BEAT, clients.Empty(), body), Ok)
+        assert isinstance(await self.member.call(self.address, clients.HEART_BEAT, Empty(), body), Ok)
         await self.commit(GROUP, 4)
 
     async def commit(self, group: str, offset: int) -> None:
