@@ -13,7 +13,7 @@ from typing import Any
 from broker.core.registration import Effect, Event, RegisterState, event_of, recover, step
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import decode, decode_body, encode, parse_header, request_command
-from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire
 from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from tests.sim.control.node import Node
@@ -440,7 +440,7 @@ class Operator(Client):
 
     async def _look(self, group: str) -> None:
         truth, floors = self.air.truth, {each: self.air.truth.floor(each) for each in self.groups}
-        outcome = await self.ask(wire.GET_SYNC_STATE_DATA, wire.Empty(), list(self.groups))
+        outcome = await self.ask(wire.GET_SYNC_STATE_DATA, Empty(), list(self.groups))
         if not isinstance(outcome, Ok):
             return
         for name, info in outcome.body.replicas_info_table.items():
