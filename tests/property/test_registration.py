@@ -137,7 +137,7 @@ def test_an_event_outside_the_table_is_our_bug() -> None:
         step(Registration(), Event.REFUSED)
 
 
-@pytest.mark.parametrize("effect", list(REMOTE))
+@pytest.mark.parametrize("effect", sorted(REMOTE, key=str))
 def test_only_a_taken_id_is_a_refusal(effect: Effect) -> None:
     assert event_of(effect, Ok(Empty())) is Event.OK
     assert event_of(effect, Unknown("timeout")) is Event.UNKNOWN
