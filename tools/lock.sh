@@ -13,7 +13,10 @@ compile test --extra dev --constraints requirements/run.txt
 compile analytics --extra analytics --constraints requirements/test.txt
 # Spark itself, in .venv-spark: it and the client of the group `analytics` are the same package. With a Java for tests.
 compile spark --extra spark requirements/spark.in --constraints requirements/test.txt
-python3 tools/downloads.py .tools/bin/uv run test:run analytics:run,test spark:run
+# Builds the pages where there is no Node.
+.tools/bin/uv pip compile requirements/node.in --universal --python-version 3.11 \
+  --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/node.txt
+python3 tools/downloads.py .tools/bin/uv run test:run analytics:run,test spark:run node
 # Tools of the supply chain (make sbom, make vulnerabilities), which need nothing of the project.
 .tools/bin/uv pip compile requirements/supply.in --universal --python-version 3.11 --constraints requirements/test.txt \
   --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/supply.txt
