@@ -17,6 +17,7 @@ from cli.certificates import certificates
 from cli.command_line import print
 from cli.console import console
 from cli.container import app as container
+from cli.convert_config import convert_config
 from cli.doctor.command import doctor
 from cli.init_security import init_security
 from cli.rebalance.command import rebalance_masters
@@ -165,6 +166,7 @@ app.command("report")(analytics_commands.report)
 app.command("status")(status)
 app.command("top")(top)
 app.command("doctor")(doctor)
+app.command("convert-config")(convert_config)
 app.command("audit")(audit)
 app.command("console")(console)
 app.command("init-security")(init_security)

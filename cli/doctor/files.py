@@ -21,6 +21,7 @@ from keelmq.runtime.config import (
     read_named,
     without_effect,
 )
+from keelmq.upstream.keys import names
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
@@ -58,7 +59,9 @@ class ConfigFile:
 
 
 def _keys(model: type[Config]) -> frozenset[str]:
-    return frozenset(field.alias or name for name, field in model.model_fields.items())
+    """Returns the keys that the model has, or RocketMQ for the same program."""
+    ours = frozenset(field.alias or name for name, field in model.model_fields.items())
+    return ours | names().keys_of(model.UPSTREAM)
 
 
 _NAMESRV, _CONTROLLER, _BROKER = _keys(NamesrvConfig), _keys(ControllerConfig), _keys(BrokerConfig)

@@ -5,7 +5,6 @@ Order: defaults below securityPath, then file, then environment (KEELMQ_<camelCa
 default.
 """
 
-import difflib
 import errno
 import functools
 import os
@@ -18,7 +17,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
-from keelmq.upstream.keys import Foreign, look_up, names
+from keelmq.upstream.keys import Foreign, look_up, nearest
 
 ENVIRON_PREFIX = "KEELMQ_"
 LOOP_BUDGET = "KEELMQ_LOOP_BUDGET_MS"
@@ -372,11 +371,8 @@ def _short(text: str) -> str:
 
 def _unknown_key(key: str, setting: _Setting, models: Iterable[type[Config]]) -> str:
     models = tuple(models)
-    theirs = names().keys_of(_upstream(models))
-    known = sorted(theirs.union(*(_keys(model) for model in models)))
-    lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(key.lower(), lower, n=1, cutoff=0.6)
-    hint = f"; did you mean {lower[close[0]]!r}?" if close else ""
+    close = nearest(key, set[str]().union(*(_keys(model) for model in models)), _upstream(models))
+    hint = f"; did you mean {close!r}?" if close else ""
     return f"unknown key {key!r} in {setting.source}{hint}"
 
 

@@ -5,6 +5,7 @@ program meets the first key that it does not know. For a new release of RocketMQ
 tests/unit/keelmq/upstream then lists the keys without a verdict.
 """
 
+import difflib
 import functools
 import json
 import tomllib
@@ -117,6 +118,13 @@ def look_up(key: str, value: str, classes: Collection[str]) -> Foreign | None:
     if value.strip().lower() in {each.lower() for each in missing.accepted}:
         return Foreign(missing.why, is_refused=False)
     return Foreign(f"{missing.why}; {missing.instead}", is_refused=True)
+
+
+def nearest(key: str, known: Collection[str], classes: Collection[str]) -> str | None:
+    """Returns the key that was probably meant: one of `known`, or one that RocketMQ has in `classes`."""
+    lower = {name.lower(): name for name in sorted({*names().keys_of(classes), *known})}
+    close = difflib.get_close_matches(key.lower(), lower, n=1, cutoff=0.6)
+    return lower[close[0]] if close else None
 
 
 def _text(name: str) -> str:

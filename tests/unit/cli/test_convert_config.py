@@ -1,0 +1,127 @@
+"""Files of RocketMQ become files of KeelMQ; each line that does not apply here stays as a comment."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from cli.keelmq import app
+from keelmq.runtime.config import parse_settings
+
+BROKER = """\
+# of our first cluster
+brokerClusterName = DefaultCluster
+brokerName="broker-a"
+brokerIP1=10.0.0.7:10911
+listenPort=10911   # the default
+storePathRootDir=${user.home}/store
+sendMessageThreadPoolNums=16
+namesrv.addr=10.0.0.1:9876
+enableDLegerCommitLog=true
+flushDiskTyp=SYNC_FLUSH
+what is this
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["convert-config", *arguments])
+
+
+def written(path: Path) -> dict[str, str]:
+    return parse_settings(path.read_text(), path.name)
+
+
+def test_every_line_is_kept_changed_or_a_comment_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text(BROKER)
+    done = run(str(tmp_path / "broker.conf"), "-o", str(tmp_path / "new"))
+    assert done.exit_code == 1, done.output
+    new = tmp_path / "new" / "broker.conf"
+    assert written(new) == {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerIP1": "10.0.0.7",
+        "listenPort": "10911",
+        "storePathRootDir": "~/store",
+        "namesrvAddr": "10.0.0.1:9876",
+    }
+    lines = new.read_text().splitlines()
+    for line in BROKER.splitlines():
+        assert any(each.endswith(line) for each in lines), f"lost: {line}"
+    assert "line 7, sendMessageThreadPoolNums: without effect: one event loop does" in done.output
+    assert "line 9, enableDLegerCommitLog: missing here: there is no DLedger CommitLog; " in done.output
+    assert "did you mean flushDiskType?" in done.output
+    assert "line 11, what is this: unknown: not key=value" in done.output
+    assert "would not start" not in done.output
+    assert (tmp_path / "broker.conf").read_text() == BROKER
+
+
+def test_a_file_that_needs_no_change_ends_with_0_and_stays_as_it_is(tmp_path: Path) -> None:
+    text = "# ours\nbrokerName=broker-a\n\nnamesrvAddr=127.0.0.1:9876\n"
+    (tmp_path / "a.conf").write_text(text)
+    done = run(str(tmp_path / "a.conf"), "-o", str(tmp_path / "new"), "--json")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new" / "a.conf").read_text() == text
+    (file,) = json.loads(done.output)["files"]
+    assert [row["verdict"] for row in file["rows"]] == ["kept", "kept"] and file["program"] == "mqbroker"
+
+
+def test_a_jraft_group_becomes_a_controller_group(tmp_path: Path) -> None:
+    (tmp_path / "controller.conf").write_text(
+        "controllerType=jRaft\njRaftGroupId=group1\njRaftServerId=10.0.0.2:9880\n"
+        "jRaftInitConf=10.0.0.1:9880,10.0.0.2:9880\njRaftControllerRPCAddr=10.0.0.1:9770,10.0.0.2:9770\n"
+    )
+    done = run(str(tmp_path / "controller.conf"), "-o", str(tmp_path / "new"))
+    assert written(tmp_path / "new" / "controller.conf") == {
+        "controllerType": "DLedger",
+        "controllerDLegerGroup": "group1",
+        "controllerDLegerSelfId": "n1",
+        "controllerRaftPeers": "n0-10.0.0.1:9880;n1-10.0.0.2:9880",
+        "controllerDLegerPeers": "n0-10.0.0.1:9770;n1-10.0.0.2:9770",
+    }
+    assert (
+        done.exit_code == 1
+        and "would not start: " in done.output
+        and "controllerRaftSecretFile" in done.output
+    )
+
+
+def test_comments_in_chinese_and_other_encodings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.conf").write_bytes("# 存储路径\nbrokerName=broker-a\n".encode("gb18030"))
+    assert run(str(tmp_path / "a.conf"), "-o", str(tmp_path / "new")).exit_code == 0
+    assert "存储路径" in (tmp_path / "new" / "a.conf").read_text()
+
+
+def test_yaml_files_are_reported_on(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text("accounts:\n- accessKey: RocketMQ\n  secretKey: '12345678'\n")
+    (tmp_path / "docker-compose.yml").write_text(
+        "services:\n  broker:\n    environment:\n    - NAMESRV_ADDR=namesrv:9876\n    - JAVA_OPT_EXT=-Xmx1g\n"
+        "  other:\n    environment: {BROKER_MEM: 1g}\n"
+    )
+    done = run(str(tmp_path / "plain_acl.yml"), str(tmp_path / "docker-compose.yml"))
+    assert "12345678" not in done.output, "a secret"
+    assert "broker JAVA_OPT_EXT: without effect: there is no Java" in done.output
+    assert "other BROKER_MEM: unknown: " in done.output and done.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("none.conf", None, "No such file"),
+        ("a.conf", "listenPort=1\n", "--kind"),
+        ("a.yml", "{", "not YAML"),
+        ("a.yml", "a: 1\n", "neither a plain_acl.yml nor a compose file"),
+    ],
+)
+def test_what_cannot_be_converted(name: str, content: str | None, says: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    done = run(str(tmp_path / name))
+    assert done.exit_code == 2 and says in " ".join(done.output.replace("│", "").split())
+
+
+def test_no_file_is_overwritten_by_its_own_conversion(tmp_path: Path) -> None:
+    (tmp_path / "a.conf").write_text(BROKER)
+    assert run(str(tmp_path / "a.conf"), "-o", str(tmp_path)).exit_code == 2
+    assert (tmp_path / "a.conf").read_text() == BROKER
