@@ -51,8 +51,6 @@ def test_an_unknown_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--nonsense"], "--nonsense"),
         (["-c", "/nowhere/at.all"], "/nowhere/at.all"),
         (["--log-level", "LOUD"], "LOUD"),
-        (["--set", "controllerDLegerGroup=g"], "enableControllerInNamesrv=true turns it on"),
-        (["--set", "jRaftGroupId=g"], "KeelMQ uses controllerDLegerPeers"),
     ],
 )
 def test_what_cannot_run(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
