@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from keelmq.remoting.booleans import parse_boolean
 from keelmq.remoting.codes import RequestCode as Code
 from keelmq.security.core.acls import Action, Resource, ResourceType, group_resource, topic_resource
 from keelmq.security.core.address_patterns import AddressPattern, BadAddressPattern, first_word, parse_pattern
@@ -175,10 +174,9 @@ def _account(value: object, where: str) -> Account:
     for name, key in (("accessKey", access_key), ("secretKey", secret_key)):
         if len(key) < KEY_CHARS_MIN:
             raise BadPlainAcl(f"{where}: {name} cannot be shorter than {KEY_CHARS_MIN} characters")
-    try:
-        admin = parse_boolean(_text(fields.get("admin"), f"{where}: admin") or "false")
-    except ValueError:
-        raise BadPlainAcl(f"{where}: admin is neither true nor false") from None
+    admin = _text(fields.get("admin"), f"{where}: admin").lower()
+    if admin not in ("true", "false", ""):
+        raise BadPlainAcl(f"{where}: admin is neither true nor false")
     perms: dict[Resource, Permission] = {}
     for name, resource_of in (("topicPerms", topic_resource), ("groupPerms", group_resource)):
         listed = _list(fields.get(name), f"{where}: {name}")
@@ -194,7 +192,7 @@ def _account(value: object, where: str) -> Account:
         access_key,
         secret_key,
         _pattern(fields.get("whiteRemoteAddress"), f"{where}: whiteRemoteAddress"),
-        admin,
+        admin == "true",
         parse_permission(fields.get("defaultTopicPerm")),
         parse_permission(fields.get("defaultGroupPerm")),
         perms,

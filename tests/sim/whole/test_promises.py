@@ -243,12 +243,15 @@ def every_master_says_that_it_waits_for_all() -> Iterator[None]:
     def heartbeat(**fields: Any) -> BrokerHeartbeatRequest:
         return BrokerHeartbeatRequest(**{**fields, "all_ack_in_sync_state_set": True})
 
+    of_settings = HaSettings.master_link.fget
+    assert of_settings is not None
+
     def settings(config: HaSettings) -> LinkSettings:
-        return replace(config.master_link, is_watched=True)
+        return replace(of_settings(config), is_watched=True)
 
     with (
         mock.patch("broker.controller_mode.service.BrokerHeartbeatRequest", heartbeat),
-        mock.patch("broker.ha.service.master_link_settings", settings),
+        mock.patch.object(HaSettings, "master_link", property(settings)),
     ):
         yield
 
