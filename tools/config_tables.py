@@ -3,6 +3,7 @@
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
 from keelmq.runtime.config import Config
+from keelmq.upstream.keys import names, verdicts
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
@@ -26,6 +27,20 @@ def table(model: type[Config]) -> str:
     return "\n".join(rows)
 
 
+def rocketmq_table() -> str:
+    """Returns the verdict on each key of RocketMQ's that no program here has."""
+    found = verdicts()
+    rows = ["| keys of RocketMQ | here |", "|---|---|"]
+    for key, missing in sorted(found.missing.items()):
+        accepted = " or ".join(f"`{each}`" if each else "empty" for each in missing.accepted)
+        rows.append(f"| `{key}` | only {accepted}: {missing.why}; {missing.instead} |")
+    for each in found.no_effect:
+        rows.append(f"| {', '.join(f'`{key}`' for key in sorted(each.keys))} | no effect: {each.why} |")
+    for key, why in sorted(found.other_default.items()):
+        rows.append(f"| `{key}` | another default than RocketMQ's {names().defaults[key]}: {why} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[str, str]:
     """Returns each table with the name of its marker."""
-    return {model.__name__: table(model) for model in MODELS}
+    return {model.__name__: table(model) for model in MODELS} | {"RocketMQ's keys": rocketmq_table()}
