@@ -7,8 +7,9 @@ import typer
 
 from cli import keelmq
 from cli.mqadmin import main as mqadmin
-from cli.mqadmin.coverage import NEVER, UPSTREAM
+from cli.mqadmin.coverage import NEVER
 from keelmq.health.findings import CHECKS
+from keelmq.upstream.keys import names
 
 PROGRAMS = {"mqadmin": mqadmin.app, "keelmq": keelmq.app}
 
@@ -46,10 +47,11 @@ def coverage() -> str:
     """Returns what there is of RocketMQ's commands, and the commands that RocketMQ lacks."""
     ours = [name.partition(" ")[2] for name, _ in commands() if name.startswith("mqadmin ")]
     rows = ["| RocketMQ's command | here |", "|---|---|"]
-    for name in UPSTREAM:
+    theirs = names().commands
+    for name in theirs:
         here = f"[yes](#mqadmin-{name.lower()})" if name in ours else f"never: {NEVER[name]}"
         rows.append(f"| `{name}` | {here} |")
-    added = ", ".join(f"`{name}`" for name in sorted(set(ours) - set(UPSTREAM)))
+    added = ", ".join(f"`{name}`" for name in sorted(set(ours) - set(theirs)))
     return "\n".join([*rows, "", f"Not in RocketMQ: {added}."])
 
 

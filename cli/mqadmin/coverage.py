@@ -1,6 +1,6 @@
 """RocketMQ's subcommands, and those that KeelMQ will not have: they say why, and end with 1.
 
-Source: RocketMQ 5.3.3 MQAdminStartup. `make docs` writes the table into docs/reference/cli.md.
+keelmq/upstream/names.json has the names of all. `make docs` writes the table into docs/reference/cli.md.
 """
 
 from typing import Annotated, Final
@@ -8,29 +8,6 @@ from typing import Annotated, Final
 import typer
 
 from cli.mqadmin.shell import REFUSED, app, complain
-
-UPSTREAM: Final = (
-    "addBroker", "addWritePerm", "allocateMQ", "brokerConsumeStats", "brokerStatus", "checkMsgSendRT",
-    "checkRocksdbCqWriteProgress", "cleanBrokerMetadata", "cleanExpiredCQ", "cleanUnusedTopic",
-    "cloneGroupOffset", "clusterList", "clusterRT", "consumeMessage", "consumerConnection",
-    "consumerProgress", "consumerStatus", "copyAcl", "copyUser", "createAcl", "createUser", "deleteAcl",
-    "deleteExpiredCommitLog", "deleteKvConfig", "deleteSubGroup", "deleteTopic", "deleteUser",
-    "dumpCompactionLog", "electMaster", "exportConfigs", "exportMetadata", "exportMetadataInRocksDB",
-    "exportMetrics", "exportPopRecord", "getAcl", "getBrokerConfig", "getBrokerEpoch",
-    "getColdDataFlowCtrInfo", "getConsumerConfig", "getControllerConfig", "getControllerMetaData",
-    "getNamesrvConfig", "getSyncStateSet", "getUser", "haStatus", "listAcl", "listUser", "printMsg",
-    "printMsgByQueue", "producer", "producerConnection", "queryCq", "queryMsgById", "queryMsgByKey",
-    "queryMsgByOffset", "queryMsgByUniqueKey", "queryMsgTraceById", "remappingStaticTopic",
-    "removeBroker", "removeColdDataFlowCtrGroupConfig", "resetMasterFlushOffset", "resetOffsetByTime",
-    "rocksDBConfigToJson", "sendMessage", "sendMsgStatus", "setCommitLogReadAheadMode",
-    "setConsumeMode", "skipAccumulatedMessage", "startMonitoring", "statsAll", "topicClusterList",
-    "topicList", "topicRoute", "topicStatus", "updateAcl", "updateBrokerConfig",
-    "updateColdDataFlowCtrGroupConfig", "updateControllerConfig", "updateKvConfig",
-    "updateNamesrvConfig", "updateOrderConf", "updateStaticTopic", "updateSubGroup",
-    "updateSubGroupList", "updateTopic", "updateTopicList", "updateTopicPerm", "updateUser",
-    "wipeWritePerm",
-)  # fmt: skip
-"""All 89, sorted."""
 
 _COLD: Final = "reads of old messages are not limited; setCommitLogReadAheadMode says how the log is read"
 _STATIC: Final = "there are no static topics; updateTopic changes the queues of a topic at each master"
@@ -46,7 +23,19 @@ NEVER: Final[dict[str, str]] = {
     "exportMetadata asks a running broker",
     "rocksDBConfigToJson": f"{_ROCKSDB}: topics and groups are JSON already, below config/ of the store",
     "checkRocksdbCqWriteProgress": f"{_ROCKSDB}: consume queues are files below consumequeue/ of the store",
+    "switchTimerEngine": f"{_ROCKSDB}: timers are read from the log, and need no other engine",
     "exportPopRecord": f"{_ROCKSDB}: what consumers have popped is in the revive topic, on every replica",
+    **dict.fromkeys(
+        (
+            "getBrokerLiteInfo",
+            "getLiteClientInfo",
+            "getLiteGroupInfo",
+            "getLiteTopicInfo",
+            "getParentTopicInfo",
+            "triggerLiteDispatch",
+        ),
+        "there are no lite topics; topicStatus and consumerProgress show topics and groups",
+    ),
 }
 """Why there is no such command."""
 

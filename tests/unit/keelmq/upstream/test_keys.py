@@ -5,10 +5,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from broker.app.program import run
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
+from cli.mqadmin.main import app as mqadmin
+from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.runtime.config import Config, ConfigError, load_config, with_settings, without_effect
 from keelmq.upstream.keys import PROGRAMS, names, verdicts
 from namesrv.config import NamesrvConfig
@@ -124,6 +127,18 @@ def test_a_key_of_both_has_rocketmqs_default_or_a_reason() -> None:
     other = {key for key in theirs if theirs[key] not in {_as_java(each) for each in ours[key]}}
     assert other == verdicts().other_default.keys()
     assert len(theirs) > 90
+
+
+def test_every_code_and_command_has_rocketmqs_name() -> None:
+    """Requests that are not served are refused with their reason, commands as well."""
+    assert {each.name: each.value for each in RequestCode} | names().request_codes == {
+        each.name: each.value for each in RequestCode
+    }
+    never_sent = {name for name, code in names().response_codes.items() if code < 0}
+    ours = {each.name: each.value for each in ResponseCode}
+    other = {name for name, code in names().response_codes.items() if ours.get(name) != code}
+    assert other <= never_sent
+    assert set(names().commands) <= set(get_command(mqadmin).commands)  # type: ignore[attr-defined]
 
 
 def _as_java(default: str) -> str:
