@@ -133,6 +133,19 @@ _MESSAGES: Final[Mapping[int, Rule]] = {
     Code.POP_ROLLBACK: _ADMINISTER,
 }
 
+_NOT_SERVED: Final[Mapping[int, Rule]] = dict.fromkeys(
+    (
+        Code.SWITCH_TIMER_ENGINE, Code.DELETE_TOPIC_IN_BROKER_LIST, Code.DELETE_SUBSCRIPTION_GROUP_LIST,
+        Code.POP_LITE_MESSAGE, Code.LITE_SUBSCRIPTION_CTL, Code.ACK_LITE_MESSAGE,
+        Code.NOTIFY_UNSUBSCRIBE_LITE, Code.GET_BROKER_LITE_INFO, Code.GET_PARENT_TOPIC_INFO,
+        Code.GET_LITE_TOPIC_INFO, Code.GET_LITE_CLIENT_INFO, Code.GET_LITE_GROUP_INFO,
+        Code.TRIGGER_LITE_DISPATCH,
+    ),
+    _ADMINISTER,
+)  # fmt: skip
+"""Requests of RocketMQ 5.5 that brokers refuse with a reason, which no other user needs to see."""
+
+
 _CLIENTS: Final[Mapping[int, Rule]] = {
     Code.HEART_BEAT: _operate(body=heartbeat),
     # A producer that leaves names no consumer group (pitfall 6).
@@ -335,10 +348,10 @@ _MEMBERS: Final[Mapping[int, Rule]] = {
 
 RULES: Final[Mapping[int, Rule]] = {
     int(code): rule
-    for table in (_MESSAGES, _CLIENTS, _TOPICS_AND_GROUPS, _CLUSTER, _MEMBERS)
+    for table in (_MESSAGES, _CLIENTS, _TOPICS_AND_GROUPS, _CLUSTER, _MEMBERS, _NOT_SERVED)
     for code, rule in table.items()
 }
-TABLES: Final = (_MESSAGES, _CLIENTS, _TOPICS_AND_GROUPS, _CLUSTER, _MEMBERS)
+TABLES: Final = (_MESSAGES, _CLIENTS, _TOPICS_AND_GROUPS, _CLUSTER, _MEMBERS, _NOT_SERVED)
 
 
 def rule_of(code: int) -> Rule:
