@@ -61,7 +61,7 @@ MINUTES_KEPT_MS = 3 * 24 * HOUR_MS
 """Pages show minutes of the last three days, hours of all."""
 
 WINDOWS_AT_ONCE = 1_440
-"""Of replica_lag with the lag of replicas that are down."""
+"""Windows of replica_lag that are filled at once with the lag of replicas that are down."""
 
 OF_FLEET = (LAG, GROUP_STATE, REPLICA_STATE)
 """Roll-ups that the fleet's page is made of, besides replica_lag."""
@@ -88,7 +88,7 @@ def run(
     """Runs the job; returns the path or URL of current.json. Raises AnalyticsError, one line for the user.
 
     `window_ms`: windows besides minutes and hours; None: finer ones if the span is short. `interval_ms`: how
-    often the job runs, for pages to tell that they are stale. `keep_days`: older ones are deleted.
+    often the job runs, so that pages can show that they are stale. `keep_days`: older ones are deleted.
     `engine`, `master`, `remote`, `conf`: see analytics.engine.sessions.
     """
     check_engine(engine, master, remote)

@@ -1,7 +1,7 @@
 """Records as columns. One row per record here, so that duplicates are dropped record by record; then
 tables_of() splits ha_sample into the tables of masters, replicas and slaves.
 
-Only what the tables keep is in a row: of a slave's ha_sample nothing that only a master knows.
+A row has only the fields that the tables keep: a slave's ha_sample has no field that only a master knows.
 """
 
 from array import array
@@ -43,7 +43,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
 }
-"""The columns of a record kind; of all but ha_sample they are the table's."""
+"""The columns of a record kind; for all but ha_sample, those of its table."""
 KEYS: dict[str, tuple[str, ...]] = {
     kind: MASTER_SAMPLE.key if kind == HA_SAMPLE else _BY_NAME[kind].key for kind in KINDS
 }
@@ -54,8 +54,8 @@ SCHEMA_OF_TABLE = {table.name: table.schema for table in TABLES}
 
 
 def rows_of(kind: str, records: Sequence[Record]) -> pa.Table:
-    """Returns one row per record; of ha_sample those of masters first. OverflowError, ArrowInvalid: a number
-    does not fit its column."""
+    """Returns one row per record; for ha_sample, those of masters first. Raises OverflowError or ArrowInvalid
+    if a number does not fit its column."""
     schema = SCHEMAS[kind]
     if not records:
         return schema.empty_table()
@@ -206,8 +206,8 @@ def _column(field: pa.Field, values: _Values) -> pa.Array:
 
 
 def _check_histogram(buckets: pa.Array, counts: pa.Array) -> None:
-    """Raises OverflowError if there is no such bucket, or a count is negative: whoever adds histograms up
-    takes buckets as places in a list."""
+    """Raises OverflowError if there is no such bucket, or a count is negative: code that adds histograms up
+    uses buckets as list indexes."""
     if len(buckets):
         found, least = pc.min_max(buckets).as_py(), pc.min(counts).as_py()
         if found["min"] < 0 or found["max"] >= BUCKETS or least < 0:
@@ -215,7 +215,7 @@ def _check_histogram(buckets: pa.Array, counts: pa.Array) -> None:
 
 
 def _repeated(values: _Values, type_: pa.DataType) -> pa.Array | None:
-    """Returns the column if all values are equal, which most are of one broker's columns; else None."""
+    """Returns the column if all values are equal, as in most columns of one broker; else None."""
     if values and values[0] == values[-1] and values.count(values[0]) == len(values):
         return pa.repeat(pa.scalar(values[0], type_), len(values))
     return None
@@ -242,7 +242,7 @@ def _replica_lists(lists: Sequence[Sequence[Any]]) -> pa.Array:
 
 
 def _ordered(replicas: Sequence[Any]) -> Sequence[Any]:
-    """Returns the replicas by id; of two with one id the last."""
+    """Returns the replicas by id; of two with the same id, the last one."""
     return [each for _, each in sorted({each.broker_id: each for each in replicas}.items())]
 
 

@@ -1,8 +1,8 @@
 """Compaction: new lines of telemetry are merged into the hours that they belong to.
 
-An hour is what its parts hold, united with new lines: nothing is removed, whatever order sources come in, and
-whether they are deleted meanwhile. So an hour costs its new lines and one pass over its rows, and the result
-depends on the set of lines alone.
+Compaction adds new lines to the rows in an hour's parts and removes none, whatever the order of the sources,
+and even if sources are deleted meanwhile. So an hour costs its new lines and one pass over its rows, and the
+result depends on the set of lines alone.
 
 A source belongs to the hour of its folder, its home, whose manifest says how far it was read. Lines of other
 hours are written to those first, so a crash in between costs a second reading, never a line.
@@ -41,15 +41,15 @@ from keelmq.runtime.clock import wall_ms
 MEMORY_BYTES = 512 << 20
 MEMORY_BYTES_MIN = 64 << 20
 _WAITING_SHARE, _LOAD_SHARE = 8, 12
-"""Rows that wait to be sorted take 1/8 of the memory: sorting holds them three times, and Python, pyarrow and
-the Parquet writers need 200 MB."""
+"""Rows that wait to be sorted take 1/8 of the memory: sorting holds three copies of them, and Python, pyarrow
+and the Parquet writers need 200 MB."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class _Read:
-    """A task, and what was read."""
+    """A task, and the result of reading it."""
 
     task: Task
     result: ReadResult

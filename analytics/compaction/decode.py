@@ -23,7 +23,7 @@ TS_MAX = 253_402_300_799_999
 """The end of the year 9999: a later time is damage."""
 LINE_BYTES_MAX = 16 << 20
 BAD_LISTED_MAX = 20
-"""Bad lines of a file that are listed; all are counted."""
+"""Limit of listed bad lines per file; all are counted."""
 
 UNDECODABLE, WRONG_KIND, NEWER, BAD_TS, TOO_LARGE, TOO_LONG, INCOMPLETE = BAD_REASONS = (
     "undecodable",
@@ -73,7 +73,7 @@ def decode_lines(data: bytes, kind: str, *, first_offset: int = 0, closed: bool 
 
 @contextmanager
 def _no_gc() -> Iterator[None]:
-    """Pauses the garbage collector: it would look at all the new objects again and again, for nothing."""
+    """Pauses the garbage collector, which would scan all the new objects repeatedly, to no effect."""
     if not gc.isenabled():
         yield
         return
@@ -102,15 +102,16 @@ def _decode(data: bytes, kind: str, first_offset: int, closed: bool) -> Decoded:
 
 
 def empty(kind: str) -> pa.Table:
-    """Returns the table of no record."""
+    """Returns a table without rows."""
     return SCHEMAS[kind].empty_table()
 
 
 def _all_lines(data: bytes, kind: str) -> pa.Table | None:
     """Returns the rows if all lines are good, else None. Three times as fast as line by line.
 
-    decode_lines() of msgspec also takes two objects of one line, and one of two lines. Neither is possible if
-    each newline is between a "}" and the beginning of a record, and there are as many lines as records.
+    msgspec's decode_lines() also accepts two objects on one line, and one object on two lines. Neither is
+    possible if each newline is between a "}" and the beginning of a record, and there are as many lines as
+    records.
     """
     try:
         records: list[Record] = list(_lines_decoder.decode_lines(data))

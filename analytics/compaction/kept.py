@@ -1,5 +1,5 @@
-"""Since when an output keeps data: what --keep-days deleted must not be compacted again from telemetry that
-is still there."""
+"""The first moment that an output keeps: compaction must not restore data that --keep-days deleted from
+telemetry that still exists."""
 
 import msgspec
 

@@ -1,9 +1,10 @@
 """One compaction at a time per output, and one run of the job.
 
 On a local disk: a file that the operating system unlocks when its owner ends. On an object store each
-process writes a claim, a file of its own name, and then lists the claims: if there is another one it takes
-its own back and refuses. Stores list what was written before (S3, GCS and HDFS do), so of two that begin
-together the one whose claim is written last sees the other's. Both may refuse; both never run.
+process writes a claim, a file of its own name, and then lists the claims: if there is another one, it deletes
+its own and refuses. A listing has every claim that was written before it (true of S3, GCS and HDFS), so of
+two processes that begin together, the one that writes its claim last sees the other's. Both may refuse; both
+never run.
 """
 
 import contextlib
@@ -25,11 +26,12 @@ from keelmq.runtime.clock import wall_ms
 RENEW_MS = 60_000
 """On an object store: how often an owner renews its claim."""
 DEAD_MS = 10 * 60_000
-"""After this without a renewal, the owner of a claim counts as dead; clocks of machines differ by less."""
+"""The owner of a claim that was not renewed for this long counts as dead; clocks of machines differ by
+less."""
 STALE_MS = 6 * 3_600_000
-"""The same of a claim of an older release, which renews none."""
+"""The same limit for a claim of an older release, which does not renew claims."""
 CLAIM = ".lock"
-"""How the names of claims begin; on a local disk, the name of the lock. Releases before had one claim, of
+"""Prefix of the names of claims; on a local disk, the name of the lock. Older releases had one claim with
 exactly this name."""
 COMPACTION = "compaction"
 
@@ -104,7 +106,7 @@ def _flock(path: Path, what: str) -> Iterator[None]:
 
 
 def _refuse_if_claimed(storage: Storage, folder: str, what: str, *, but: str) -> None:
-    """Raises AnalyticsError if there is a claim that is not `but`; deletes those of dead owners."""
+    """Raises AnalyticsError if there is a claim other than `but`; deletes claims of dead owners."""
     for each in storage.files(folder):
         if not each.name.startswith(CLAIM) or each.name == but:
             continue

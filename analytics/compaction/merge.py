@@ -4,8 +4,8 @@ Rows come in any order and any number of times. Of rows with one key, the one wh
 order of the record, sort last as bytes is kept: the same one in whatever order and portions they come, so
 rows that were compacted earlier are merged with new ones like any others.
 
-What does not fit is sorted and written to a temporary file, one batch per group of brokers; in the end the
-groups are read from all these files in their order.
+Rows that do not fit in memory are sorted and written to a temporary file, one batch per group of brokers; in
+the end the groups are read from all these files in their order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from analytics.compaction.equality import equal_rows
 
 GROUP = ["cluster_name", "broker_name"]
 PIECE_BYTES = 24 << 10
-"""What a table costs besides its data: a hundred Python and Arrow objects."""
+"""Memory of a table besides its data: a hundred Python and Arrow objects."""
 
 _Group = tuple[str, str]
 
@@ -31,7 +31,7 @@ class _Run:
     """Sorted rows without duplicates; `table` None: in `path`, a batch for each group."""
 
     groups: dict[_Group, tuple[int, int]]
-    """The rows from, and the rows until."""
+    """By group: its first row, and the end (exclusive)."""
     nbytes: int
     rows: int
     table: pa.Table | None
@@ -67,7 +67,7 @@ class Accumulator:
         self.nbytes += rows.nbytes + PIECE_BYTES
 
     def spill(self) -> None:
-        """Moves what is in memory to a temporary file. Raises OSError."""
+        """Moves the rows in memory to a temporary file. Raises OSError."""
         run = self._take_run()
         if run is None:
             return

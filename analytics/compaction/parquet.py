@@ -1,8 +1,8 @@
 """Parquet files of one hour and kind: written from sorted rows, and read back as such.
 
 Equal rows make equal files, byte for byte: a row group ends with the first group of brokers that reaches
-ROW_GROUP_WEIGHT, in all tables of the kind, so what was in memory together does not matter. The name of a
-file is a digest of its content.
+ROW_GROUP_WEIGHT, in all tables of the kind, and does not depend on which rows were in memory together. The
+name of a file is a digest of its content.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from analytics.tables import TABLES
 
 ROW_GROUP_WEIGHT = 262_144
 """A record weighs 1, and so do eight elements of its lists: about 45 MB, whatever the records are. Writing
-holds them three times."""
+holds three copies of them."""
 ELEMENTS_PER_WEIGHT = 8
 ZSTD_LEVEL = 3
 """Measured: 6 takes twice the time of writing for 4 % of the bytes, and 1 saves none."""
@@ -185,7 +185,7 @@ class _TableWriter:
         return part
 
     def discard(self) -> None:
-        with contextlib.suppress(OSError):  # the disk is full, which was said already
+        with contextlib.suppress(OSError):  # the disk is full, which was reported already
             if self._writer is not None:
                 self._writer.close()
             self._path.unlink(missing_ok=True)
@@ -202,7 +202,7 @@ def _leaves(field: pa.Field, path: str) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def _options(schema: pa.Schema, key: tuple[str, ...]) -> dict[str, object]:
-    """Numbers of a row: DELTA_BINARY_PACKED. Strings and what is in lists: a dictionary."""
+    """Numbers outside lists: DELTA_BINARY_PACKED. Strings and elements of lists: a dictionary."""
     leaves = [leaf for field in schema for leaf in _leaves(field, field.name)]
     deltas = {path for path, type_ in leaves if pa.types.is_integer(type_) and "." not in path}
     return {

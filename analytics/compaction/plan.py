@@ -30,7 +30,7 @@ class Manifests:
         self._storage = storage
         self.hours = set(manifest_hours(storage))
         self.kept_from = kept_from(storage)
-        """Hours before were deleted because of their age; they stay away."""
+        """Earlier hours were deleted because of their age, and are not compacted again."""
         self._read: dict[int, HourManifest] = {}
         self._by_name: dict[int, dict[str, Source]] = {}
         self._home_of: dict[str, int] | None = None
@@ -55,7 +55,7 @@ class Manifests:
         return self._by_name[hour_ts].get(path)
 
     def home_of(self, path: str) -> int | None:
-        """Returns the home of a source whose path does not tell it; None: it was never read."""
+        """Returns the home of a source whose path does not show it; None: it was never read."""
         if self._home_of is None:
             entries = ((hour, each) for hour in self.hours for each in self.get(hour).sources)
             self._home_of = {each.path: hour for hour, each in entries if each.home}
@@ -110,8 +110,8 @@ def tasks_of(
 
 
 def by_home(source: SourceFile) -> tuple[bool, int]:
-    """The order in which sources are read, and which of them together: those of one hour; those without an
-    hour at the end."""
+    """Sort and group key of sources: those of one hour are read together; those without an hour at the
+    end."""
     return source.home_ts is None, source.home_ts or 0
 
 
@@ -120,8 +120,8 @@ def _start(source: SourceFile, home: int, entry: Source, manifests: Manifests) -
 
     Read again as a whole are: a file with lines of a newer version than its reader knew, when this program
     knows it; one with lines of several hours, so that the counts of each are replaced; one that could not be
-    read to its end; and one that grew although it seemed complete: somebody was copying it, and the half line
-    at its end is whole now. A file that was only touched or copied again gets its new time into the manifest.
+    read to its end; and one that grew although it seemed complete: it was being copied, and the half line at
+    its end is complete now. A file that was only touched or copied again gets its new time into the manifest.
     """
     others = [hour for hour in entry.hours if hour != home and hour >= manifests.kept_from]
     if any(manifests.source(hour, source.name) is None for hour in others):

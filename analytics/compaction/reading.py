@@ -24,7 +24,7 @@ _DAMAGED: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, IsalErro
 @dataclass(slots=True)
 class ReadResult:
     """What was read of a file. `read_bytes`: up to the end of the last line that counts. `error`: why the
-    rest could not be read; `failed`: not because it is damaged, as far as one can tell."""
+    rest could not be read; `failed`: probably for another reason than damage."""
 
     lines: int = 0
     read_bytes: int = 0
@@ -107,13 +107,13 @@ def _blocks(file: Any, source: SourceFile, start: int, result: ReadResult) -> It
                 left -= len(block)
                 yield block
     except _DAMAGED as error:
-        result.failed = isinstance(error, OSError)  # a network's; of zstd, damage is one, too
+        result.failed = isinstance(error, OSError)  # a network error; zstd reports damage as OSError, too
         result.error = f"readable up to byte {result.read_bytes} only: {error}"
 
 
 def _gunzip(file: Any) -> Iterator[bytes]:
-    """Yields all that can be decompressed, in blocks; gzip.GzipFile keeps the last part of a damaged file to
-    itself. Raises EOFError if the file ends early, IsalError if it is damaged."""
+    """Yields all that can be decompressed, in blocks; gzip.GzipFile does not return the last part of a
+    damaged file. Raises EOFError if the file ends early, IsalError if it is damaged."""
     member = None
     while data := file.read(BLOCK_BYTES // 4):
         while data:

@@ -48,7 +48,7 @@ class SourceFile:
     open: Callable[[], Any]
     """Returns a binary file. Raises OSError."""
     delete: Callable[[], bool]
-    """Deletes the file if it is as it was found; returns whether it did. Raises OSError."""
+    """Deletes the file if it has not changed since it was found; returns whether it did. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""What an hour's manifest tells of clocks: who wrote until when, and how far brokers' clocks are off.
+"""Clocks in an hour's manifest: the last row of each writer, and the offsets of brokers' clocks.
 
-So a run knows, without a look at the rows, which hours hold rows of another hour by a wrong clock, and where
-most writers end. The controllers' clock counts; see analytics/queries/clocks.py.
+So a run knows, without reading the rows, which hours hold rows of another hour because of a wrong clock, and
+where most writers end. The controllers' clock counts; see analytics/queries/clocks.py.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,11 +14,11 @@ from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, MASTER_SAMPLE, SLAV
 
 HOUR_MS = 3_600_000
 STEP_MS = 200
-"""Smaller differences between two clock samples are the network's and the drift's."""
+"""Smaller differences between two clock samples come from the network and from drift."""
 HOLD_MS = HOUR_MS
 """How long a measured offset holds, before and after, if no other is nearer: controllers may pause."""
 OFFSET_MAX_MS = 86_400_000
-"""A clock that is farther away is not corrected; the hours of such clocks are left out."""
+"""A clock with a larger offset is not corrected; the hours of such clocks are left out."""
 
 BrokerKey = tuple[str, str, int]
 """Cluster, broker name, broker id. A controller: "", its id, 0."""
@@ -37,7 +37,7 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, order=True):
 
     @property
     def key(self) -> BrokerKey:
-        """Who it is, in all hours."""
+        """Identity of the writer, the same in all hours."""
         return self.cluster_name, self.name, self.id
 
 
@@ -70,7 +70,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimesReader:
-    """Takes the rows of a kind's tables with add(), each once, in the order of their keys."""
+    """Collects the rows of a kind's tables with add(), each once, in the order of their keys."""
 
     def __init__(self) -> None:
         self._writers: dict[BrokerKey, tuple[int, int]] = {}
@@ -78,7 +78,7 @@ class TimesReader:
         self._shifts: set[int] = set()
 
     def add(self, table_name: str, rows: pa.Table) -> None:
-        """Looks at rows that are sorted by the table's key, and never part of a group's."""
+        """Reads rows that are sorted by the table's key; a group's rows are never divided between calls."""
         if table_name in (MASTER_SAMPLE.name, SLAVE_SAMPLE.name):
             self._add_writers(rows, _BROKER)
         elif table_name == CONTROLLER_EVENT.name:

@@ -2,8 +2,8 @@
 Java.
 
 A session is quiet, listens on no outside address, works in UTC and leaves no files behind. Under
-spark-submit, in a notebook, or wherever a session is there already, that session decides: where it runs,
-its memory and its places are never changed."""
+spark-submit, in a notebook, or wherever a session exists already, that session is used: its master, its
+memory and its directories are never changed."""
 
 import importlib.util
 import logging
@@ -42,7 +42,7 @@ DRIVER = {
     DRIVER_MEMORY: DRIVER_MEMORY_DEFAULT,
 }
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-"""Those of `conf` are added to ours: of two that contradict each other Java takes the last."""
+"""The options of `conf` are added to ours: of two that contradict each other, Java uses the last."""
 
 STOP_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, OSError)
 
@@ -51,7 +51,8 @@ LOCAL = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 
 
 def is_submitted() -> bool:
-    """Returns whether this process is spark-submit's, or has a session: only one Spark can be in it."""
+    """Returns whether spark-submit started this process, or it has a session: a process can have only one
+    Spark."""
     with named_main():
         return GATEWAY_PORT in os.environ or SparkSession.getActiveSession() is not None
 
@@ -67,7 +68,7 @@ def check_classic() -> Java:
 def classic_session(
     master: str | None, conf: Mapping[str, str], progress: Callable[[str], None]
 ) -> Iterator[SparkSession]:
-    """Yields a session of its own; stops it and removes its files at the end. Raises AnalyticsError."""
+    """Yields a new session; stops it and removes its files at the end. Raises AnalyticsError."""
     java = check_classic()
     progress(f"Spark {pyspark.__version__}, {java}")
     environ = {
@@ -97,15 +98,15 @@ def classic_session(
 
 
 def send_functions() -> None:
-    """Has workers on other machines get the functions of this package with their code: KeelMQ need not be
-    installed there, only pyarrow."""
+    """Sends the code of this package's functions to workers on other machines: they need pyarrow, but not
+    KeelMQ."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     register_pickle_by_value(analytics)  # type: ignore[no-untyped-call]
 
 
 def given_session(conf: Mapping[str, str], progress: Callable[[str], None]) -> Iterator[SparkSession]:
-    """Yields the session that is there, with our settings of queries in it; puts them back at the end."""
+    """Yields the existing session with our query settings; restores its own settings at the end."""
     active = SparkSession.getActiveSession()
     spark = active or _start({})
     progress(f"the Spark session that is there, {_place(spark)}")
@@ -138,7 +139,7 @@ def _give_back(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
 def _without_tracebacks(spark: SparkSession) -> None:
     """When Java is gone (killed, out of memory), Python's next request to it raises an error, and that is
     enough. py4j would log it with a traceback as well, its threads even after the session's end; PySpark's
-    server of accumulators, which nothing here uses, would print one of its own."""
+    server of accumulators, which nothing here uses, would print another one."""
     import py4j
 
     folder = Path(py4j.__file__).parent

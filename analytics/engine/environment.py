@@ -1,4 +1,4 @@
-"""What is different in this process for a while: variables of its environment, its main module."""
+"""Temporary changes of this process: variables of its environment, its main module."""
 
 import os
 import sys
@@ -27,8 +27,8 @@ def environment(values: Mapping[str, str], without: Iterable[str] = ()) -> Itera
 def named_main() -> Iterator[None]:
     """Gives the main module a file, if it has none, as in `python -c` and in workers of pytest-xdist.
 
-    PySpark's client takes such a process for a run of its own doctests when it is imported, and ends it where
-    Spark itself is not installed.
+    When PySpark's client is imported, it mistakes such a process for a run of PySpark's doctests, and ends it
+    if Spark itself is not installed.
     """
     main = sys.modules["__main__"]
     if getattr(main, "__spec__", None) is not None or hasattr(main, "__file__"):

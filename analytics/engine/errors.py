@@ -1,4 +1,4 @@
-"""What an engine raises, in one line.
+"""Errors of an engine, in one line.
 
 Spark names the file when a Parquet part is damaged; Sail does not, and neither do some of Spark's readers.
 So the parts are then read once more, and the first one that cannot be read is named."""
@@ -54,8 +54,8 @@ def spark_in_one_line(parts: Callable[[], list[str]] = list) -> Iterator[None]:
 
 
 def engine_error(error: Exception) -> str:
-    """Returns one line of an error's text: the error and its innermost cause. That of a Python function
-    which the engine called stands below a "Traceback", as the first line that is not indented."""
+    """Returns one line of an error's text: the error and its innermost cause. For a Python function that the
+    engine called, it is the first line below a "Traceback" that is not indented."""
     text = str(error).strip()
     if details := _DETAILS.search(text):  # of gRPC: the server was not reached, or ended
         text = details[1]
@@ -77,8 +77,7 @@ def _one_line(lines: list[str]) -> str:
 
 
 def _cause(below: list[str]) -> str:
-    """Of the lines below the first traceback: the error; one of a chain of errors is the first that is
-    told."""
+    """Returns the error in the lines below the first traceback; of a chain of errors, the first one."""
     return next((line for line in below if not line.endswith(_TRACEBACK)), "a Python function failed")
 
 

@@ -79,5 +79,5 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]
     home = environ.get("JAVA_HOME")
     yield "JAVA_HOME", Path(home, "bin", "java") if home else None
     on_path = shutil.which("java", path=environ.get("PATH", ""))
-    # Of a link, /usr/bin/java: the home is where the program is.
+    # /usr/bin/java may be a link: the home is where the program itself is.
     yield "PATH", Path(on_path).resolve() if on_path else None

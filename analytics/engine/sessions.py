@@ -4,13 +4,12 @@
     spark      Spark on this machine or a cluster (--master), by spark-submit, or in a session that is there
     connect    a server of Spark Connect elsewhere (--remote sc://HOST:PORT)
 
-All of them give a SparkSession with the same DataFrame API (analytics/queries). What they do not have in
-common is checked here before any work, and told in one line: no Java, no Spark but its client, versions
-that do not fit.
+All of them give a SparkSession with the same DataFrame API (analytics/queries). Their differences are checked
+here before any work, and reported in one line: no Java, only the client of Spark, incompatible versions.
 
 The embedded server listens on a port of 127.0.0.1 that the system chooses, without authentication, for as
-long as the session lasts: who can log in to this machine can run queries, and Python, as this user
-meanwhile. On a machine of several users that do not trust each other, give --engine spark."""
+long as the session lasts: every user who can log in to this machine can then run queries, and Python, as this
+user. On a machine of several users that do not trust each other, give --engine spark."""
 
 import importlib.util
 import os
@@ -43,7 +42,7 @@ ENGINES: Final = (EMBEDDED, SPARK, CONNECT)
 
 LOOPBACK = "127.0.0.1"
 CLIENTS_OF_SAIL = ((4, 0), (4, 2))
-"""The oldest and the newest PySpark that the embedded engine speaks to; it refuses others when work has
+"""The oldest and the newest PySpark that the embedded engine supports; it refuses others only after work has
 begun."""
 SERVER_OLDEST = 4
 """Major version of Spark: applyInArrow and the functions of the queries are in Spark 4."""
@@ -90,7 +89,7 @@ def spark_engine(
 
 def check_engine(engine: str | None, master: str | None, remote: str | None) -> None:
     """Raises AnalyticsError if spark_engine() would do so for lack of a package or of Java, for versions
-    that do not fit, or because a server is not reached. To be called before work that would be in vain."""
+    that do not fit, or because a server is not reached. Called before work that such an error would waste."""
     chosen = engine_of(engine, master, remote)
     if chosen == EMBEDDED:
         _check_embedded()
@@ -102,8 +101,8 @@ def check_engine(engine: str | None, master: str | None, remote: str | None) -> 
 
 
 def engine_of(engine: str | None, master: str | None, remote: str | None) -> str | None:
-    """Returns which of ENGINES these options ask for; None: the session that is there already.
-    AnalyticsError: the options contradict each other, or what is there."""
+    """Returns which of ENGINES these options ask for; None: the existing session. AnalyticsError: the options
+    contradict each other, or the existing session."""
     if engine is not None and engine not in ENGINES:
         raise AnalyticsError(f"--engine {engine}: there are {', '.join(ENGINES)}")
     if master is not None and remote is not None:
@@ -126,7 +125,7 @@ def engine_of(engine: str | None, master: str | None, remote: str | None) -> str
 
 
 def has_streams(spark: SparkSession) -> bool:
-    """Returns whether the engine of this session has Structured Streaming. Sail has not; Spark's version()
+    """Returns whether the engine of this session has Structured Streaming. Sail has none; Spark's version()
     ends with a commit, Sail's is a number."""
     ((version,),) = spark.sql("SELECT version()").collect()
     return " " in version
@@ -189,8 +188,8 @@ def _sail_settings(scratch: str, pool_bytes: int) -> dict[str, str]:
 
 
 def _of_object_stores() -> dict[str, str]:
-    """Sail reads the settings of an object store when it is used first, and refuses one without TLS unless it
-    is told."""
+    """Sail reads the settings of an object store at its first use, and refuses one without TLS unless a
+    setting allows it."""
     is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
     return {"AWS_ALLOW_HTTP": "true"} if is_plain else {}
 
@@ -264,7 +263,7 @@ def _session(url: str, retries: int) -> Iterator[SparkSession]:
             try:
                 spark.stop()
             except PySparkException:
-                pass  # its server is gone, and what went before has failed already
+                pass  # its server is gone, and an earlier request has failed already
 
 
 def _set_policy(spark: SparkSession, retries: int) -> None:
@@ -277,8 +276,8 @@ def _set_policy(spark: SparkSession, retries: int) -> None:
 
 
 def _set_known(spark: SparkSession, conf: Mapping[str, str]) -> None:
-    """Sets those of COMMON that this engine has, and `conf`. AnalyticsError: a setting of `conf` that it
-    has not."""
+    """Applies `conf`, and those settings of COMMON that this engine has. AnalyticsError: it lacks a setting
+    of `conf`."""
     for name in conf:
         if not spark.conf.isModifiable(name):
             raise AnalyticsError(

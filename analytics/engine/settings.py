@@ -1,4 +1,4 @@
-"""Spark's settings that do not depend on the engine. What an engine does not have of them is left out."""
+"""Spark's settings that do not depend on the engine. Settings that an engine lacks are left out."""
 
 import re
 
@@ -6,11 +6,11 @@ from analytics.errors import AnalyticsError
 
 DRIVER_MEMORY = "spark.driver.memory"
 DRIVER_MEMORY_DEFAULT = "2g"
-"""What an engine on this machine takes for rows; what does not fit is sorted on disk. With Python's own
-memory, less than 4 GiB."""
+"""Memory that an engine on this machine uses for rows; rows that do not fit are sorted on disk. With Python's
+own memory, less than 4 GiB."""
 
 DEBUGGING = "spark.python.sql.dataFrameDebugging.enabled"
-"""A stack trace for every column expression, which takes longer than the expression."""
+"""Records a stack trace for every column expression, which takes longer than the expression."""
 
 COMMON = {
     "spark.app.name": "keelmq-analytics",

@@ -1,4 +1,4 @@
-"""A fleet that does not exist: groups, and the incidents that befall them, from a seed.
+"""A generated fleet: groups and their incidents, from a seed.
 
 The plan is a value. `rollup` makes roll-ups of it and `records` makes records, so tests can
 compare what analytics finds with what was planted. The same seed gives the same plan.
@@ -70,7 +70,7 @@ class Fleet:
         )  # fmt: skip
 
     def random_of(self, group: int, purpose: str) -> random.Random:
-        """Returns the dice of a group, independent of every other group's."""
+        """Returns the random generator of a group, independent of every other group's."""
         return random.Random(f"{self.seed}/{group}/{purpose}")
 
 

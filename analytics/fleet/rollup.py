@@ -1,6 +1,6 @@
 """Roll-ups and run tables of a planned fleet, written directly: for benchmarks and tests of pages.
 
-The shape is that of the real roll-ups; the numbers are those that samples of the fleet would give, but for
+The shape is that of the real roll-ups; the numbers are those that samples of the fleet would give, except for
 noise. It takes seconds where writing, compacting and rolling up the records of a large fleet takes an hour.
 """
 
@@ -95,7 +95,7 @@ def write_rollups(fleet: Fleet, out: Path) -> None:
 
 
 def _typed(table: Any) -> Any:
-    """Returns the table with a type for columns of which nothing is known."""
+    """Returns the table with a type for columns without any value."""
     for i, column in enumerate(table.schema):
         if pa.types.is_null(column.type):
             kind = pa.int64() if column.name.endswith("_ts") else pa.string()
@@ -188,7 +188,7 @@ def _state_of(active: Planted | None, ts: int) -> dict[str, int]:
 
 
 def _hour(ts: int, minutes: list[_Window]) -> _Window:
-    """Near enough to an hour's roll-up: the 99th percentile of minutes, not of samples."""
+    """Approximates an hour's roll-up: the 99th percentile of minutes, not of samples."""
     with_lag = [each.lag for each in minutes if each.lag is not None]
     lag: list[int | None] | None = None
     if with_lag:
