@@ -1,9 +1,10 @@
-"""Deletes what is older than --keep-days: compacted hours, their roll-ups, and so what pages are made of.
+"""Deletes data older than --keep-days: compacted hours and their roll-ups, of which pages are made.
 
-What is kept begins at a day, UTC, that only moves on; it is written to OUT/compacted/kept_from.json before
-anything is deleted. A process that is killed in between leaves manifests or files of days before it: nobody
-reads them, and the next run deletes them. Compaction neither reads telemetry of those days again nor takes
-such lines from files of later hours. The tables of a run (membership, totals, fail-overs) begin there, too.
+Kept data begins at a day, UTC, that only moves forward; the day is written to OUT/compacted/kept_from.json
+before anything is deleted. A process that is killed in between leaves manifests or files of days before it:
+no reader uses them, and the next run deletes them. Compaction neither reads telemetry of those days again nor
+takes such lines from files of later hours. The tables of a run (membership, totals, fail-overs) begin there,
+too.
 """
 
 import re
@@ -69,7 +70,7 @@ def _wanted(manifests: Sequence[HourManifest], keep_days: int, now_ms: int) -> i
 
 
 def _older(system: pa_fs.FileSystem, root: str, from_ts: int) -> Iterator[pa_fs.FileInfo]:
-    """Yields manifests first, then roll-ups, then folders of parts: a manifest never names what is gone."""
+    """Yields manifests first, then roll-ups, then folders of parts: a manifest never names a deleted part."""
 
     def below(path: str) -> list[pa_fs.FileInfo]:
         infos = system.get_file_info(pa_fs.FileSelector(path, allow_not_found=True))

@@ -113,7 +113,8 @@ CONTROLLER_EVENT = _table(
     ("last_heartbeat_ts", pa.int64()),
     ("detected_ts", pa.int64()),
 )
-"""Every controller's copy of every event: Spark merges them, because they may know differently much."""
+"""Every controller's copy of every event: Spark merges them, because one copy may have more details than
+another."""
 
 SEND_GAP = _table(
     "send_gap",

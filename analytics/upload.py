@@ -1,8 +1,8 @@
 """keelmq analytics upload: copies a node's telemetry to a directory or an object store, and keeps it current.
 
 It runs beside a broker or controller: a sidecar, or a unit of systemd. A file that grows is written again as
-a whole, up to its last whole line; readers drop what they know already. Nothing is deleted at the source, and
-at the target only the ".open" of a file that was closed since.
+a whole, up to its last whole line; readers drop lines that they have already. Nothing is deleted at the
+source, and at the target only the ".open" of a file that was closed since.
 """
 
 import random
@@ -27,7 +27,7 @@ BACKOFF = Backoff(2_000, 60_000)
 SCRATCH = ".keelmq-upload-"
 """How the names of folders for copies that are not complete begin."""
 DEAD_MS = 3_600_000
-"""A folder of that age is of a process that was killed."""
+"""A folder of this age was left by a process that was killed."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Copy(Protocol):
     """What keep_up() repeats."""
 
     def once(self) -> Uploaded:
-        """Copies what is new. Raises OSError or AnalyticsError."""
+        """Copies new data. Raises OSError or AnalyticsError."""
 
 
 class Upload:
@@ -57,8 +57,8 @@ class Upload:
         self._sent: dict[str, int] = {}
 
     def once(self) -> Uploaded:
-        """Copies what is new or has grown. Raises OSError; what was copied until then is complete. Raises
-        AnalyticsError if the source has no record folder."""
+        """Copies files that are new or have grown. Raises OSError; files copied until then are complete.
+        Raises AnalyticsError if the source has no record folder."""
         if not any((self._source / kind).is_dir() for kind in KINDS):
             folders = ", ".join(f"{kind}/" for kind in KINDS)
             raise AnalyticsError(

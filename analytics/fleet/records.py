@@ -23,7 +23,7 @@ BYTES_A_MS = 400
 SAMPLES_US = 20
 """Numbers in a histogram of one sample."""
 LOST_MS, DETECT_MS, READY_MS = 2_000, 6_000, 90
-"""From the planned time to the loss of the master, to its detection, and from the election to readiness."""
+"""Planned time to loss of the master; loss to detection and election; election to readiness."""
 SHRINKS_MS, EXPANDS_MS = (10_000, 40_000), (20_000, 50_000)
 """When in a minute a flapping replica leaves and comes back."""
 NEW_MASTER = 2

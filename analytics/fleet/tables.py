@@ -21,7 +21,8 @@ _COLUMNS: Mapping[str, str] = {
     "sync_state_set_changes": "ts, type, master_epoch",
     "group_totals": "below_min_ms, availability, elections, unclean_elections, shrinks, flaps",
 }
-"""What is read of each table of the run; write_rollups() leaves out columns of which it knows nothing."""
+"""Columns that are read of each table of the run; write_rollups() leaves out those that it has no values
+for."""
 _TYPES = {"state": pa.string(), "type": pa.string(), "availability": pa.float64()}
 
 

@@ -1,8 +1,8 @@
 """keelmq analytics stream: follows growing telemetry, and keeps the tables and pages of the last minutes.
 
 Spark in this process streams (Structured Streaming): its checkpoint says which bytes each batch has read. An
-engine without streams, and one that is reached by Spark Connect, whose batches would be taken in the server's
-processes, gets the same batches from a loop here. What is computed of a batch is the same.
+engine without streams, and one that is reached by Spark Connect, whose batches would be processed in the
+server's processes, gets the same batches from a loop here. Both compute the same from a batch.
 """
 
 import shutil
@@ -30,7 +30,7 @@ TRIGGER_S = 5
 HOUR_MS = 3_600_000
 CHECKPOINT = "checkpoint"
 FORMAT, FORMAT_NUMBER = "format", "2"
-"""A file, and what it has: how the rows and tables of a directory are written."""
+"""A file, and its content: the version of the format of the rows and tables of a directory."""
 
 STREAMING = {
     "spark.sql.shuffle.partitions": "2",
@@ -116,8 +116,9 @@ def _loop(
 
 
 def make_directory(live: Path, *, streams: bool) -> None:
-    """Makes the stream's directory. One of another release, or of the other kind of engine, which knows
-    otherwise which bytes were read, is made anew: the stream then begins with the hour before the current."""
+    """Makes the stream's directory. One of another release, or of the other kind of engine, which records in
+    another way which bytes were read, is made anew: the stream then begins with the hour before the current
+    one."""
     live.mkdir(parents=True, exist_ok=True)
     form = live / FORMAT
     if not form.exists() or form.read_text() != FORMAT_NUMBER or (live / _position(not streams)).exists():
@@ -134,7 +135,7 @@ def _position(streams: bool) -> str:
 
 
 def line_of_stop(status: Status, now: int) -> str:
-    """Returns what to say of the time without batches before this start; "": all of it will be read."""
+    """Returns the message about the time without batches before this start; "": all of it will be read."""
     from_ts = (now // HOUR_MS - HOURS_KEPT) * HOUR_MS
     if not 0 < status.computed_ts < from_ts:
         return ""

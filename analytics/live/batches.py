@@ -129,7 +129,7 @@ class Batches:
             yield msgspec.json.decode(path.read_bytes(), type=Batch)
 
     def _delete(self, number: int) -> None:
-        """The description first: files without one are of nobody."""
+        """Deletes the description first: files without a description belong to no batch."""
         self._file(number).unlink(missing_ok=True)
         shutil.rmtree(self._rows(number), ignore_errors=True)
         self._batches.pop(number, None)

@@ -20,7 +20,7 @@ Offsets = dict[tuple[Any, ...], int]
 
 
 class Clocks:
-    """The offsets that the clock samples of the kept batches show; of most fleets none."""
+    """The offsets that the clock samples of the kept batches show; most fleets have none."""
 
     def __init__(self, spark: SparkSession, batches: Batches) -> None:
         self._spark, self._batches = spark, batches
@@ -45,7 +45,7 @@ class Clocks:
 
     @property
     def are_off(self) -> bool:
-        """Whether any broker's clock is."""
+        """Whether any broker's clock is off."""
         return self._rows is not None
 
     def moved(self, minute: int) -> set[int]:

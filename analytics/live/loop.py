@@ -1,9 +1,10 @@
-"""The live tables on an engine without streams: the same functions over what is new, every few seconds.
+"""The live tables on an engine without streams: the same functions over the new bytes, every few seconds.
 
     OUT/live/position.json     the bytes that the tables have, and their status; written after each batch
 
-A process that is killed begins again behind the last batch that is in position.json. The bytes of the next
-one are read again, with those that came since, as a batch of the same number: it replaces what was left.
+After a kill, the process continues behind the last batch in position.json. It reads the bytes of the next
+batch again, with those that came since, as a batch of the same number, which replaces the files that were
+left.
 """
 
 import threading
@@ -53,8 +54,8 @@ class LiveLoop:
         self._run = LiveRun(spark, telemetry, out, every_ms=every_ms, status=status, wall_clock=wall_clock)
 
     def step(self) -> tuple[Status | None, bool]:
-        """Takes the bytes that are new; returns the status, None if there were none, and whether it left
-        more, because a batch has a largest size."""
+        """Processes the new bytes; returns the status, None if there were no new bytes, and whether some are
+        left, because a batch has a largest size."""
         end = self._following.after(self._at)
         batch = list(ranges(self._at, end))
         status = None
@@ -93,6 +94,4 @@ def _read(path: Path) -> Position | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Position)
     except (FileNotFoundError, msgspec.MsgspecError):
-        return (
-            None  # damaged is as lost: the first batch begins with the hour before, and replaces all tables
-        )
+        return None  # as lost: the first batch begins with the hour before, and replaces all tables

@@ -18,25 +18,25 @@ from analytics.tables import CONTROLLER_EVENT, GROUP
 HOURS_MAX = 4
 """Hours that may have minutes which are computed: KEPT_MS, and the current one."""
 _TIMES = ("stale_from_ts", "from_ts", "to_ts")
-"""Columns of a term with the times from which on it says something else of samples."""
+"""Columns of a term with the times from which on it classifies samples differently."""
 
 
 class Masters:
-    """The terms of each hour with samples. They are those that all samples of the hour give: the batches keep
-    the first and the last sample of each epoch and minute."""
+    """The terms of each hour with samples. They equal the terms from all samples of the hour: the batches
+    keep the first and the last sample of each epoch and minute."""
 
     def __init__(self, spark: SparkSession, batches: Batches, clocks: Clocks) -> None:
         self._spark, self._batches, self._clocks = spark, batches, clocks
         self._terms: dict[int, pa.Table] = {}
         self._began: dict[int, pa.Table] = {}
-        """Of each hour: when its masterEpochs were sampled first."""
+        """By hour: when each of its masterEpochs was sampled first."""
         hours = pc.unique(pc.divide(batches.epochs["minute_ts"], HOUR_MS)).to_pylist()
         self.look(sorted(hours)[-HOURS_MAX:])
 
     def look(self, hours: Collection[int], *, surely: bool = True) -> Mapping[int, int]:
-        """Takes what the batches have of these hours (since 1970); returns from when on other samples are
-        stale than before, of hours in which that is so. `surely`: there may be new events or offsets of
-        clocks; else an hour in which no masterEpoch began is as it was."""
+        """Reads these hours (since 1970) of the batches; returns, by hour, the time from which on other
+        samples are stale than before, for hours that changed. `surely`: there may be new events or offsets of
+        clocks; else an hour in which no masterEpoch began is unchanged."""
         changed = {}
         began = {hour: self._first_of_epochs(hour) for hour in hours}
         new = [

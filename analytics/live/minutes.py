@@ -22,7 +22,7 @@ from analytics.tables import MASTER_SAMPLE, REPLICA_SAMPLE, Table
 
 STATE = "group_state"
 COVERED_MS = 1_000
-"""A sample covers its second and the next one: the minute before has to do with this one."""
+"""A sample covers its second and the next one, so the minute before affects this one."""
 KEPT_SAMPLES_MAX = 30_000
 """Some 10 MB. The embedded engine holds what is kept of more rows until its session ends."""
 

@@ -28,7 +28,7 @@ STATE = ("below_min_ms", "no_master_ms", "unknown_ms")
 _KEYS = ("cluster_name", "broker_name", "window_ts", "max_offset", "confirm_offset")
 _OF_FLEET = ("ms_p99", "ms_max")
 Rows = Any
-"""A table of Arrow, or None: what it would have is not known to differ from before."""
+"""A table of Arrow; None: its rows are not known to differ from before."""
 GroupName = tuple[str, str]
 Values = Mapping[GroupName, Mapping[str, int | None]]
 
@@ -124,7 +124,7 @@ class LivePages:
 
 def lag_ms(row: Mapping[str, Any]) -> dict[str, int | None]:
     """Returns ms_p99 and ms_max of a row of the roll-up lag, by the rules of analytics/queries/incidents.py
-    (p99_ms, max_ms): the broker's own histogram knows more than samples once a second."""
+    (p99_ms, max_ms): the broker's own histogram has more values than one sample a second."""
     p99, most = (_ms_of(row.get(name)) for name in ("lag_us_p99", "lag_us_max"))
     known = [each for each in (row["ms_max"], most) if each is not None]
     return {"ms_p99": row["ms_p99"] if p99 is None else p99, "ms_max": max(known, default=None)}

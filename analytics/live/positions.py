@@ -49,7 +49,7 @@ class Positions:
 
 
 def hour_of(name: str) -> int | None:
-    """Returns the hour since 1970 that stands in a file's folders; None: there is none."""
+    """Returns the hour since 1970 in the names of a file's folders; None: there is none."""
     match = _HOUR.search(name)
     if match is None:
         return None
@@ -60,8 +60,8 @@ def hour_of(name: str) -> int | None:
 
 
 def followed_from(start: Positions, hour: int) -> int:
-    """Returns the oldest hour that is followed. `hour`: the current one; a smaller one than before is that of
-    a clock which was ahead and is right again."""
+    """Returns the oldest hour that is followed. `hour`: the current one; if it is smaller than before, the
+    clock was ahead and has been corrected."""
     return min(max(start.from_hour, hour - HOURS_KEPT), hour)
 
 

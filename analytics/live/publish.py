@@ -13,7 +13,7 @@ from keelmq.runtime.clock import now_ms, wall_ms
 
 
 class LiveRun:
-    """Takes batches; after each one the pages are as far as the tables. `status`: see LiveTables."""
+    """Processes batches; after each one the pages show what the tables have. `status`: see LiveTables."""
 
     def __init__(
         self,
@@ -33,7 +33,8 @@ class LiveRun:
             self._pages.remember(minute, state=state)
 
     def take(self, ranges: Sequence[Range], number: int) -> Status:
-        """Takes a batch: tables, pages, and then status.json. Returns what status.json has."""
+        """Processes a batch: writes tables, pages, and then status.json. Returns the content of
+        status.json."""
         began_ms = now_ms()
         for minute, tables in self._tables.take(ranges, number).items():
             if "lag" in tables:
@@ -46,7 +47,7 @@ class LiveRun:
 
 
 def line_of(status: Status) -> str:
-    """Returns what to tell of a batch."""
+    """Returns the line that reports a batch."""
     late = f", {status.late} late" if status.late else ""
     bad = f", {status.bad} damaged lines" if status.bad else ""
     behind_s = (status.computed_ts - status.data_to_ts) / 1000

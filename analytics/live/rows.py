@@ -37,8 +37,8 @@ KEPT = (MASTER_SAMPLE, REPLICA_SAMPLE, CONTROLLER_EVENT, CLOCK_SAMPLE)
 AWAY_MS = 25 * 60 * MINUTE_MS
 """Rows farther from the present are of clocks that nothing corrects; they are counted only."""
 DECODED_BYTES = 4 << 20
-"""Lines of several files are decoded at once: a call for each of a thousand files would cost more than they
-do."""
+"""Lines of several files are decoded at once: a call for each of a thousand files would cost more than
+decoding."""
 COMPRESSION = "lz4"
 """The rows of a minute are read a dozen times."""
 EPOCHS_FILE = "epochs"
@@ -72,9 +72,9 @@ _WRITERS = {
 
 @dataclass(slots=True)
 class Written:
-    """What a batch had. `minutes`: (rows, first ts, last ts) by table and minute, duplicates included.
-    `writers`: (first ts, last ts), of rows that are near. `bad`: lines that are not records.
-    `now`: when it is taken."""
+    """The content of a batch. `minutes`: (rows, first ts, last ts) by table and minute, duplicates included.
+    `writers`: (first ts, last ts), of rows that are near. `bad`: lines that are not records. `now`: when it
+    is taken."""
 
     now: int
 

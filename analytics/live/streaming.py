@@ -50,7 +50,7 @@ def ranges_of(batch: DataFrame) -> list[Range]:
 
 
 class _Batches:
-    """Takes the batches, in Spark's thread, and waits for the end, in that of the caller."""
+    """Processes the batches in Spark's thread, and waits for the end in the caller's thread."""
 
     def __init__(self, run: LiveRun, stopped: threading.Event, progress: Progress) -> None:
         self._run, self._stopped, self._progress = run, stopped, progress

@@ -5,10 +5,10 @@
     OUT/live/status.json                   how far the tables are
 
 Each minute that a batch changes is computed again from all rows of that minute, by the queries of the batch
-job. So late and doubled records change nothing but what they are about, and a batch that is repeated after a
-crash writes the same files again. A batch changes the minutes of its samples, those that follow them, and, if
-it has events or clock samples, minutes whose samples it makes stale or moves. Rows older than LIVE_MS are
-counted, and left to the batch job.
+job. So a late or repeated record changes only the minutes that it belongs to, and a batch that is repeated
+after a crash writes the same files again. A batch changes the minutes of its samples, those that follow them,
+and, if it has events or clock samples, minutes whose samples it makes stale or moves. Rows older than LIVE_MS
+are counted, and left to the batch job.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -60,7 +60,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 class LiveTables:
     """One writer per directory. `telemetry`: where the files are. `status`: of the last complete batch; None:
-    that of status.json. What a killed process left of a later batch is deleted: it is taken again."""
+    that of status.json. Files that a killed process left of a later batch are deleted: that batch is
+    processed again."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class LiveTables:
         self._minima = {int(path.stem): pq.ParquetFile(path).read() for path in self._paths(MINIMUM.name)}
 
     def take(self, ranges: Sequence[Range], number: int) -> Mapping[int, Tables]:
-        """Takes a batch; returns the tables of the minutes that it changed. A batch that was taken before
+        """Processes a batch; returns the tables of the minutes that it changed. Processing a batch again
         gives the same tables."""
         now = self._wall_clock()
         batch, written = self._batches.take(self._files, ranges, number, now)
@@ -108,7 +109,7 @@ class LiveTables:
         return self.status
 
     def _changed(self, batch: Batch, live: range) -> list[int]:
-        """Returns the minutes whose samples count otherwise than before, in order."""
+        """Returns the minutes whose samples count differently than before, in order."""
         moved = self._clocks.look(batch)
         changed = moved | {each for minute in batch.minutes for each in self._clocks.moved(minute)}
         # a minute's last sample covers the next second, too

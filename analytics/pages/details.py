@@ -1,4 +1,5 @@
-"""group.json: what is not a series: membership spans, changes, fail-overs, totals, clocks, data quality."""
+"""group.json: all data of a group except series: membership spans, changes, fail-overs, totals, clocks, data
+quality."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ def run_files(out: Path, name: str) -> list[Path]:
 
 
 def by_group(rows: Sequence[Row]) -> dict[GroupName, list[Row]]:
-    """Returns the rows of each group; rows that name no group stand under ("", "")."""
+    """Returns the rows of each group; rows that name no group are under ("", "")."""
     found: dict[GroupName, list[Row]] = defaultdict(list)
     for row in rows:
         found[row.get("cluster_name") or "", row.get("broker_name") or ""].append(row)

@@ -1,7 +1,8 @@
 """Series files that would be the same as in the generation before: hard links to them, which cost no bytes.
 
 A generation says in series.json what each file was made of: a digest of the content of its roll-ups. Files of
-a generation never change, so two generations may share them; a file goes when the last of them does.
+a generation never change, so two generations may share them; a file is deleted with the last generation that
+has it.
 """
 
 import hashlib
@@ -35,7 +36,8 @@ class Reuse:
         self.linked = 0
 
     def link(self, file: str, digest: str, folders: Mapping[GroupName, Path]) -> bool:
-        """Links a file of all groups if it was made of the same; returns False if it must be written."""
+        """Links a file of all groups if it was made of the same roll-ups; returns False if it must be
+        written."""
         known = self._known.get(file)
         if self._before is None or known is None or known.digest != digest:
             return False

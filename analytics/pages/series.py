@@ -46,8 +46,9 @@ Read = Callable[[str, Sequence[str]], Any]
 
 
 def find_resolutions(rollups: Rollups) -> list[Resolution]:
-    """Returns what is rolled up, finest first. Besides minutes and hours that is one finer or odd width, and
-    only if it has all hours: those of an earlier run, of a short span, keep their fine windows."""
+    """Returns the resolutions that are rolled up, finest first: minutes, hours, and at most one finer or odd
+    width, which must have all hours, because hours of an earlier run over a short span keep their fine
+    windows."""
     names = {step: name for name, step in STEP_MS.items()}
     found: list[Resolution] = []
     for step in sorted(rollups.widths()):

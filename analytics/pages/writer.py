@@ -1,7 +1,7 @@
 """Page files from roll-ups and run tables: Python and pyarrow, no Spark. Their layout: keelmq/web/page_files.
 
-A generation is written into its own folder and named in current.json last, so a reader sees all of one or
-nothing of it. Older generations stay for readers that have begun, GENERATIONS_KEPT of them.
+A generation is written into its own folder and named in current.json last, so a reader sees a generation as a
+whole or not at all. GENERATIONS_KEPT older generations stay for readers that have begun.
 """
 
 import os
@@ -161,7 +161,7 @@ def _groups(
 def _index_groups(
     heat: Any, axis: Axis, groups: Sequence[GroupName], fleet: Mapping[GroupName, Mapping[str, Any]]
 ) -> list[IndexGroup]:
-    """Returns the rows of the index, worst group first. `fleet`: what is known of a group."""
+    """Returns the rows of the index, worst group first. `fleet`: the fleet's numbers by group."""
     is_empty = heat is None or not len(heat)
     grid: Mapping[Any, Mapping[str, Any]] = {} if is_empty else Grid(heat, axis, groups).columns(CELLS)
     nothing: Mapping[str, Any] = {"unknown_total_ms": axis.count * axis.step_ms}

@@ -1,7 +1,7 @@
 """How long groups were below minInSyncReplicas, without a master, unknown, and available; what happened then.
 
-The minimum is a setting of brokers, in the samples of masters: it counts from the sample that has it until
-one has another; before the first sample the first one counts.
+The minimum is a setting of brokers, in the samples of masters: a value counts from its first sample until a
+sample has another value; before the first sample, the first value counts.
 """
 
 from collections.abc import Sequence

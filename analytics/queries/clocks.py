@@ -1,11 +1,11 @@
-"""One time axis: what brokers wrote by their own clocks, by the controllers' clock.
+"""One time axis: times that brokers wrote by their own clocks are converted to the controllers' clock.
 
 The controller's time of a row is its broker's time plus an offset, see analytics/queries/skew.py. The offset
 is looked up by the minute of the broker's own clock, so a broker whose clock is right costs nothing: only
 offsets of more than STEP_MS are listed. A producer's clock is never known: send gaps stay as they are.
 
-A clock that is set back repeats minutes. Rows cannot tell which of the two they are of; such a minute gets
-the offset that was measured for most of it, of equals the smaller one.
+A clock that is set back repeats minutes. Rows do not show which of the two minutes they belong to; such a
+minute gets the offset that was measured for most of it; of two that are equally long, the smaller one.
 """
 
 from pyspark.sql import Column, DataFrame, Window

@@ -3,11 +3,11 @@ saw.
 
     fault ── detect_ms ──► detected ── elect_ms ──► elected ── ready_ms ──► takes messages
 
-When the fault happened is known from a producer's send_gap, if there is one; else the last heartbeat stands
-for it, which the master may have survived by up to a heartbeat interval.
+When the fault happened is known from a producer's send_gap, if there is one; else the time of the last
+heartbeat is used, which the master may have survived by up to a heartbeat interval.
 
-Three programs' clocks are compared. Controllers' and brokers' are brought together (skew.py, here); a
-producer's is unknown: its gap is a duration, which stays true, and its fault_ts counts only where it fits
+Three programs' clocks are compared. Controllers' and brokers' clocks are aligned (skew.py, and here). A
+producer's clock is unknown: its gap is a duration and stays valid, but its fault_ts counts only if it lies
 between the last heartbeat and the detection. A part is NULL if a moment is not known, or if the moments
 contradict each other. It is never negative, and never 0 instead of unknown.
 """
@@ -21,9 +21,10 @@ from analytics.queries.sync_state_set import is_election
 from analytics.tables import GROUP
 
 HEARTBEAT_SLACK_MS = 1_000
-"""A heartbeat may be on its way, or a fault take effect, for so long."""
+"""A heartbeat may be on its way, or a fault may take effect, for this long."""
 PRODUCER_SKEW_MS = 10_000
-"""A producer's clock may differ from the controllers' by so much; with more, its gap belongs to nothing."""
+"""A producer's clock may differ from the controllers' by this much; if it differs by more, its gap belongs to
+no fail-over."""
 
 _REIGN = ("log", "master_broker_id", "master_epoch")
 
@@ -33,8 +34,8 @@ def elections(history: DataFrame) -> DataFrame:
 
     elected_ts; until_ts: when that master was replaced or cleared (NULL: it was not); asked_ts: its first
     change of the SyncStateSet (NULL: it asked for none); old_master, last_heartbeat_ts and detected_ts.
-    While nobody could be elected the master was cleared: who it was, and when it was lost, stands in the
-    events in front.
+    While no broker could be elected, the group had no master: the events before it name the lost master and
+    the time of its loss.
     """
     in_order = Window.partitionBy(*GROUP).orderBy("n")
     earlier = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)

@@ -1,9 +1,9 @@
 """Incidents: times in which a group breaks a rule, named after what an operator would call them.
 
 Rules look at windows of a minute (WINDOW_MS), and at spans that run tables have. Windows near each other are
-one incident, unless there is unknown time between them. What is not known is never an incident, except that
-it is not known ("gap"). A rule with `least_ms` needs as much time in the state: a clean fail-over leaves a
-group below minInSyncReplicas for seconds, and a new group begins with its first master alone.
+one incident, unless there is unknown time between them. Unknown time is never an incident, except of the kind
+"gap". A rule with `least_ms` needs at least that much time in the state: a clean fail-over leaves a group
+below minInSyncReplicas for seconds, and a new group begins with its first master alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -287,8 +287,8 @@ def _gaps(lag: DataFrame, groups: DataFrame, from_ts: int, to_ts: int) -> DataFr
 
 
 def _failovers(failovers: DataFrame, from_ts: int) -> DataFrame:
-    """Returns the fail-overs from the fault, or what stands for it, until the new master was ready. How long
-    it took is not known without ready_ts and without a producer's gap."""
+    """Returns the fail-overs from the fault, or the time that is used for it, until the new master was ready.
+    The duration is not known without ready_ts and without a producer's gap."""
     end = F.coalesce("ready_ts", "elected_ts")
     start = F.least(F.coalesce("fault_ts", "last_heartbeat_ts", "elected_ts"), F.col("elected_ts"))
     took = F.greatest(F.when(F.col("ready_ts").isNotNull(), end - start), F.col("gap_ms"))

@@ -1,10 +1,10 @@
 """Rows that several queries are made of, computed once.
 
 A query is analysed again at each step of building it, and optimized as a whole at each action. persist()
-keeps rows, and leaves the plan as long as it was: where rows are few, the plan costs more CPU time than they
-do, and a server of Spark Connect analyses all of it for every request. On the embedded engine persist() does
-nothing, and each use would compute everything in front of it again. So few rows are taken into this process,
-and are a plan of one step.
+keeps rows, but does not shorten the plan: for few rows, the plan costs more CPU time than the rows, and a
+server of Spark Connect analyses the whole plan for every request. On the embedded engine persist() does
+nothing, and each use would compute everything in front of it again. So a small number of rows is loaded into
+this process, and becomes a plan of one step.
 """
 
 import uuid

@@ -82,7 +82,7 @@ def lag_cells(samples: DataFrame, base_ms: int) -> DataFrame:
     counted = samples.where("NOT is_stale AND confirm_offset <= max_offset").withColumn(
         "window_ts", window_of(F.col("ts"), base_ms)
     )
-    # A scan per unit, each of its own columns: exploding all four from one scan costs both engines more.
+    # A scan per unit, each with only its columns: exploding all four from one scan costs both engines more.
     units = [_once(counted, behind, "lag_bytes_max"), _once(counted, lag_ms, "lag_ms_max")]
     units += [_listed(counted, name) for name in UNITS[2:]]
     found = (
@@ -143,7 +143,7 @@ def _percentiles(cells: DataFrame) -> DataFrame:
     """Returns _SERIES, total (of n), max, and PERCENT."""
     series = Window.partitionBy(*_SERIES).orderBy("bucket")
     up_to = F.sum("n").over(series.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    # Of the same order, so that it takes no sort of its own.
+    # In the same order, so it needs no other sort.
     total = F.sum("n").over(series.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing))
     ranked = cells.withColumns({"up_to": up_to, "total": total})
     reached = {

@@ -28,7 +28,7 @@ def data_quality(
     stale_roles: DataFrame,
 ) -> DataFrame:
     """Returns one row per kind of record with what compaction counted (group NULL), and one per kind and
-    group with what was found in it. A count that a row is not about is NULL.
+    group with what was found in it. A count that does not apply to a row is NULL.
 
     ha_sample: stale_master and confirm_above_max, samples that were left out, by hours of the roll-up `lag`.
     role_change: stale_master. controller_event: epoch_gaps (places where events are missing), logs (1: the

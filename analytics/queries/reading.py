@@ -62,7 +62,7 @@ def local_rows(spark: SparkSession, table: pa.Table) -> DataFrame:
 def with_null_fields(table: pa.Table) -> pa.Table:
     """Returns the table with NULL in each field of a struct that is NULL.
 
-    Arrow leaves undefined what is there, and the embedded engine would read it: the masterEpoch of a group
+    Arrow leaves these fields undefined, and the embedded engine would read them: the masterEpoch of a group
     that is not known would be 0.
     """
     for place, field in enumerate(table.schema):
@@ -100,7 +100,7 @@ def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
 
 def as_pattern(spark: SparkSession, path: str) -> str:
     """Returns a path as the readers of this session's engine take it: a URL in which the characters of
-    patterns stand for themselves."""
+    patterns are literal."""
     return _pattern(path, is_url=_paths_are_urls(spark))
 
 

@@ -91,7 +91,7 @@ def filled(lag: DataFrame, replicas: DataFrame) -> DataFrame:
 
 
 def newest(replicas: DataFrame) -> DataFrame:
-    """Returns the last row of each replica: what filled() needs of the windows in front of others."""
+    """Returns the last row of each replica, which filled() needs for the windows that follow."""
     latest = Window.partitionBy(*GROUP, "window", "broker_id").orderBy(F.desc("window_ts"))
     return replicas.withColumn("_place", F.row_number().over(latest)).where("_place = 1").drop("_place")
 

@@ -20,15 +20,15 @@ from analytics.queries.windows import all_rows, window_of
 from analytics.tables import GROUP
 
 SAMPLE_MS = 60_000
-"""A clock sample is about the time so long before its ts."""
+"""A clock sample covers this much time before its ts."""
 REACH_MS = 180_000
-"""A piece says nothing about a moment farther away."""
+"""A piece is not used for a moment farther away than this."""
 SKEW_MAX_MS = 60_000
 """Without samples, a record that far before its cause belongs to something else."""
 UNCERTAIN_MAX_MS = 500
-"""Limits farther apart correct nothing."""
+"""Limits farther apart than this are not used for corrections."""
 ASKED_SLACK_MS = 100
-"""A new master may ask for a change of the SyncStateSet so long before it writes that it is ready."""
+"""A new master may ask for a change of the SyncStateSet this long before it writes that it is ready."""
 
 
 def clock_pieces(samples: DataFrame, *, from_ts: int | None = None, to_ts: int | None = None) -> DataFrame:
@@ -192,5 +192,5 @@ def _earliest(pairs: DataFrame) -> DataFrame:
 
 
 def _is_near(ts: Column) -> Column:
-    """Returns whether a role change can belong to an election by a clock of which nothing is known."""
+    """Returns whether a role change can belong to an election by a clock whose offset is unknown."""
     return ts.between(F.col("elected_ts") - SKEW_MAX_MS, F.coalesce(F.col("until_ts") + SKEW_MAX_MS, ts))

@@ -1,7 +1,7 @@
 """SyncStateSet over time: from a history (event_log.py) to changes, spans, membership and counts.
 
-A group is there from its first master on, because before that nobody could be in sync, until all of its
-replicas were cleaned. What is not known is not 0:
+A group exists from its first master on, because no replica could be in sync before that, until all of its
+replicas were cleaned. Unknown is not 0:
 
 * an hour (UTC) without a record of the group is unknown: controllers write a snapshot at the start of each;
 * in front of a gap (events are missing) the group is unknown from the record before it on;

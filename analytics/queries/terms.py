@@ -1,9 +1,9 @@
 """Which samples are of the current master.
 
 A master that was replaced goes on sampling until it hears of it; its numbers are right for its own log and
-wrong for the group. A sample is stale if a higher masterEpoch began at or before its time. What is known of
-that within an hour: the views in the controllers' events, snapshots among them, and the samples' own epochs.
-An epoch that is seen in the first EARLY_MS of an hour, in which no election began it, is of the hour before.
+wrong for the group. A sample is stale if a higher masterEpoch began at or before its time. The evidence
+within an hour: the views in the controllers' events and snapshots, and the samples' own epochs. An epoch that
+is seen in the first EARLY_MS of an hour, in which no election began it, is of the hour before.
 
 Controllers that are built anew count from 1 again, in a log with another name. Only events name their log. A
 sample is of the newest log that has named its epoch by then, else of the first; every epoch of a newer log is
@@ -63,7 +63,7 @@ def terms(samples: DataFrame, events: DataFrame) -> DataFrame:
 def current(samples: DataFrame, terms: DataFrame) -> DataFrame:
     """Returns samples with a column is_stale: master_sample or replica_sample, with hour_ts.
 
-    A sample whose masterEpoch is of no term is left out: nothing but a replica's sample can be such a one.
+    A sample whose masterEpoch is of no term is left out: only a replica's sample can have such an epoch.
     """
     term = terms.select(
         *(F.col(each).alias(f"term_{each}") for each in (*_EPOCH, "from_ts", "to_ts", "stale_from_ts"))

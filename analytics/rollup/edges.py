@@ -1,7 +1,8 @@
-"""Where records end: where most of their writers do, by the controllers' clock, never one writer's.
+"""The end of records: the time at which most of their writers end, by the controllers' clock, never by one
+writer's.
 
 A broker whose clock was measured counts as corrected; it is `known`, and so is a controller that measured
-clocks. Where anybody is known, a broker that is not moves nothing.
+clocks. If any writer is known, a broker that is not known does not move the end.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,11 +16,11 @@ from analytics.rollup.inputs import around
 from analytics.tables import CLOCK_SAMPLE
 
 NEAR_MS = 90_000
-"""Writers whose last rows are so close end together: a controller writes about once a minute."""
+"""Writers whose last rows are this close end together: a controller writes about once a minute."""
 ACTIVE_MS = 2 * HOUR_MS
-"""Writers that ended so long before still count among those who could confirm an end."""
+"""Writers that ended this long before an end still count among those that could confirm it."""
 LOOK_BACK_MS = 24 * HOUR_MS
-"""Writers that ended earlier, before an end, have nothing to do with it."""
+"""Writers that ended earlier than this before an end do not count for it."""
 WRITERS_SHARE = 4
 """Of writers of unknown clocks, one in so many must confirm an end."""
 
@@ -101,7 +102,7 @@ def edge_of(spells: Iterable[Spell], *, now_ms: int, until_ts: int | None = None
 
     Of known clocks, the latest end that a second writer confirms. Of unknown ones, the latest that a quarter
     of the writers of that time confirm, and two at least. The present moment confirms as well: a writer that
-    writes now has a right clock. Where nobody confirms another, the latest.
+    writes now has a right clock. If no writer confirms another, the latest end.
     """
     ends: dict[object, tuple[int, bool]] = {}
     for each in spells:

@@ -1,9 +1,9 @@
 """Which compacted hours the roll-up of an hour reads.
 
-An hour of the roll-ups is one of the controllers' clock, a compacted hour one of the writers' clocks. Where
-no clock is off they are the same. Else rows of an hour are also in other compacted hours, and some of its own
-are not of it. Clock samples tell which: always those of the same hours, whatever hours are read together, so
-that each row is in the roll-up of one hour.
+An hour of the roll-ups is one of the controllers' clock, a compacted hour one of the writers' clocks. If no
+clock is off, they are the same. Otherwise rows of an hour are also in other compacted hours, and some rows of
+the compacted hour are of other hours. Clock samples show which: always those of the same hours, whatever
+hours are read together, so that each row is in the roll-up of one hour.
 """
 
 from collections import defaultdict

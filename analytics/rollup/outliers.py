@@ -1,4 +1,4 @@
-"""Hours that a wrong clock made: they would stretch everybody's time axis."""
+"""Hours that exist because of a wrong clock: they would stretch the time axis of all groups."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median

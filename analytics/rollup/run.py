@@ -54,7 +54,7 @@ def roll_up(
     ends: Mapping[int, int] | None = None,
     progress: Progress = lambda _: None,
 ) -> list[int]:
-    """Computes what is not up to date; returns those hours. A second run does nothing.
+    """Computes the hours that are not up to date; returns them. A second run does nothing.
 
     `manifests`: of the compacted hours to look at. `base_ms`: a window besides minutes and hours. `tables`:
     names from TABLES; what is made of events needs `minimum`. `inputs`: inputs_of() all compacted hours, by

@@ -108,7 +108,7 @@ class RollupStore:
 
     def check_parts(self, manifests: Iterable[HourManifest]) -> None:
         """Raises AnalyticsError, which names it, if a compacted part is missing or has another size than its
-        manifest says: an engine may pass over a missing file without a word."""
+        manifest says: an engine may skip a missing file silently."""
         for manifest in manifests:
             parts = manifest.all_parts()
             infos = self._system.get_file_info([self._path(part.path) for part in parts])
@@ -123,7 +123,7 @@ class RollupStore:
                     )
 
     def drop(self, hours: Iterable[int]) -> None:
-        """Deletes the roll-ups of these hours, if there are any: pages are made of all that are there."""
+        """Deletes the roll-ups of these hours, if there are any: pages are made of all existing roll-ups."""
         for hour_ts in hours:
             found = self._of_any_version(hour_ts)
             if found is None:

@@ -81,7 +81,7 @@ def checks(spark: SparkSession, output: str) -> DataFrame:
 
 
 def _of_files(found: Output) -> Iterator[Row]:
-    """Yields what the manifests and the folders tell."""
+    """Yields the checks of the manifests and the folders."""
     with open_storage(found.store.out) as storage:
         for table in TABLES:
             parts = [part for each in found.manifests for part in each.parts.get(table.name, ())]

@@ -1,7 +1,7 @@
 """The tables of an output as views: what an analyst queries instead of the files.
 
 The folders of an output also hold files that are replaced already, every controller's copy of an event, and
-windows of several widths. A view has what counts, once per key. Times are timestamps.
+windows of several widths. A view has the valid rows, one per key. Times are timestamps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
