@@ -53,7 +53,7 @@ ConfOption = Annotated[
 
 @contextmanager
 def _one_line(install: str) -> Iterator[None]:
-    """Ends the program with one line if analytics fails, or lacks a package, which `install` brings."""
+    """Ends the program with one line if analytics fails, or lacks a package, which `install` provides."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -344,7 +344,7 @@ def _is_older(current: Path, directory: Path) -> bool:
             for path in directory.rglob("*.jsonl*")
             if current.parent not in path.parents
         )
-    except FileNotFoundError:  # there are no pages; or a file was renamed meanwhile, by who writes it
+    except FileNotFoundError:  # there are no pages; or its writer has renamed a file meanwhile
         return True
 
 

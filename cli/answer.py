@@ -1,5 +1,5 @@
-"""Standard output that cannot be written: a full disk, or a closed descriptor. The command goes on, because
-its changes are what counts, and its exit code says that the answer is missing."""
+"""Standard output that cannot be written: a full disk, or a closed descriptor. The command continues, because
+its changes matter more, and its exit code shows that the answer is missing."""
 
 import errno
 import os
@@ -12,8 +12,7 @@ NOT_WRITTEN = 5
 
 
 class _Answer:
-    """A stream that keeps its first error instead of raising it; but a reader that has gone ends the command
-    as before."""
+    """A stream that keeps its first error instead of raising it; a closed reader still ends the command."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -64,5 +63,5 @@ def run_answering(program: str, command: Callable[[], object]) -> NoReturn:
 
 
 def _give_up(answer: _Answer) -> None:
-    """Python writes at its end what is left in the stream, and would report the error again."""
+    """At exit, Python writes the rest of the stream, and would report the error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), answer.fileno())

@@ -18,7 +18,7 @@ from keelmq.security.audit.reader import KEPT_IN, AuditReader, AuditReadError, E
 from keelmq.security.core.audited import Outcome
 
 DEFAULT_PLACES: Final = ("~/store/audit", "~/namesrv/audit", "~/keelmqController/audit")
-"""Where programs have their audit logs, if their configurations say nothing else."""
+"""The default places of programs' audit logs."""
 WHERE: Final = f"{KEPT_IN}; by default {', '.join(DEFAULT_PLACES)}"
 FOLLOW_S: Final = 0.5
 _AGO: Final = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
@@ -167,7 +167,7 @@ def _places(files: list[Path] | None, directories: list[Path] | None) -> list[Pa
     found = [path for each in DEFAULT_PLACES if (path := Path(each).expanduser()).is_dir()]
     if not found:
         raise AuditReadError(f"there is no audit log in {', '.join(DEFAULT_PLACES)}: give --dir, {WHERE}")
-    # A directory that has no files yet is told only if no other one has any.
+    # A directory that has no files yet is named only if no other one has any.
     return [path for path in found if series_of([path])] or found
 
 
@@ -184,7 +184,7 @@ def _has_files(places: Sequence[Path]) -> bool:
 
 
 def _time(option: str, text: str, now: datetime) -> str:
-    """Returns a time as the files have it. BadParameter."""
+    """Returns a time in the format of the files. Raises BadParameter."""
     if not text:
         return ""
     ago = _AGO.fullmatch(text)

@@ -1,5 +1,5 @@
-"""keelmq certificates: a CA of the cluster's own, and certificates for controllers' raft ports, for the ports
-of any program, and for clients.
+"""keelmq certificates: the cluster's own CA, and certificates for controllers' raft ports, for the ports of
+any program, and for clients.
 
 The CA is created once and reused, so the same command renews certificates. What members of a raft
 group require of a certificate is in namesrv.plugins.controller.raft.transport.certificates.
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 ID = re.compile(r"^[A-Za-z0-9_.]{1,63}$")
 NAME = re.compile(r"^[A-Za-z0-9_.-]{1,63}$")
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
-CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is valid at once, also where the clock is behind
+CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is valid at once, even if a machine's clock is behind
 TOGETHER = "members"
 DAYS_MAX = 36_500
-"""Of a validity: about a century. A certificate cannot end after the year 9999."""
+"""Limit of a validity: about a century. A certificate cannot end after the year 9999."""
 
 DaysOption = Annotated[
     int, typer.Option("--days", min=1, max=DAYS_MAX, help="Validity of a certificate, days")

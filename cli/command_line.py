@@ -16,7 +16,7 @@ from keelmq.runtime.printable import printable
 
 
 class Refused(Exception):
-    """It cannot be done. The text says why, and what to do."""
+    """The command cannot be carried out. The text says why, and what to do."""
 
 
 def checked_addresses(value: str | None) -> str | None:
@@ -113,7 +113,7 @@ def write_new_private(path: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.link(partial, path)  # fails if somebody has made it meanwhile
+        os.link(partial, path)  # fails if another process has made it meanwhile
         partial.unlink()
         sync_directory(path.absolute().parent)
     except OSError as error:

@@ -1,5 +1,5 @@
-"""keelmq console: the console of a cluster as a program of its own. Exit codes: 0 stopped, 1 it cannot start,
-2 usage."""
+"""keelmq console: the console of a cluster as a separate program. Exit codes: 0 stopped, 1 it cannot start, 2
+usage."""
 
 import webbrowser
 from typing import Annotated

@@ -277,7 +277,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def next_steps(directory: Path, wanted: Wanted) -> list[tuple[str, Sequence[str]]]:
-    """Returns what the operator does next: titles with commands that can be pasted."""
+    """Returns the operator's next steps: titles with commands that can be pasted."""
     here, loopback = shlex.quote(str(directory)), ("127.0.0.1", "::1", "localhost")
     remote = [host for host in wanted.hosts if host not in loopback and not host.startswith("*")]
     steps: list[tuple[str, Sequence[str]]] = []

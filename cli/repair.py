@@ -1,5 +1,5 @@
 """keelmq repair: the options for a replica that stopped copying, and for damaged ConsumeQueues. Shows what
-each loses, or writes; --yes does it."""
+each one would lose or write; --yes carries it out."""
 
 import sys
 import time

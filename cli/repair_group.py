@@ -1,8 +1,6 @@
-"""What the rest of a group says before keelmq repair gives up bytes of a stopped member: is there another
-sound copy, and who could have one?
-
-Asks only, and changes nothing. A step that would give up the only copy is refused, whatever the operator has
-confirmed.
+"""Asks the rest of a group before keelmq repair gives up bytes of a stopped member: is there another sound
+copy, and which replica could have one? Changes nothing. A step that would give up the only copy is refused,
+whatever the operator has confirmed.
 """
 
 import asyncio
@@ -25,7 +23,7 @@ STEPS_MAX = 100_000
 @dataclass(frozen=True)
 class Asked:
     """Where to ask, and for which broker. controllers, namesrv: "host:port;..."; None: not given.
-    broker_name, broker_id: of the stopped broker, for a store that does not say it."""
+    broker_name, broker_id: of the stopped broker, for a store that does not contain them."""
 
     controllers: str | None
     namesrv: str | None
@@ -53,7 +51,7 @@ class Group:
 
 
 async def group_of(admin: AdminClient, store: StoreReport, asked: Asked) -> Group:
-    """Returns the group of a stopped broker. Raises Refused: it cannot be known; AdminError: nobody
+    """Returns the group of a stopped broker. Raises Refused: it cannot be known; AdminError: no server
     answers."""
     meta = identity_of(store.root)
     name = asked.broker_name if meta is None else meta.broker_name

@@ -1,4 +1,4 @@
-"""What mqadmin and keelmq take before the name of a command: --version, and TLS for all connections."""
+"""Options of mqadmin and keelmq before the name of a command: --version, and TLS for all connections."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ KeyOption = Annotated[
     Path | None, typer.Option("--tls-key", envvar="MQADMIN_TLS_KEY", metavar="FILE", help="Its key, PEM")
 ]
 PASSWORD_VARIABLE = "MQADMIN_TLS_KEY_PASSWORD"
-"""There is no option for it: arguments are in the list of processes."""
+"""It has no option, because arguments are in the list of processes."""
 IN_SHELL = Names("--tls-cert", "--tls-key", PASSWORD_VARIABLE, "--tls-ca")
 
 

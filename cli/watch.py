@@ -35,7 +35,7 @@ WatchOption = Annotated[
 
 
 def fresh_screen(every_s: int | None) -> None:
-    """Called before an answer is printed: clears the terminal and prints when this was. Does nothing if the
+    """Called before an answer is printed: clears the terminal and prints the time. Does nothing if the
     command is not repeated, or if the output is no terminal."""
     if every_s is not None and sys.stdout.isatty():
         sys.stdout.write(f"{CLEAR}every {every_s} s, {time.strftime('%H:%M:%S')}; Ctrl-C ends\n")

@@ -36,9 +36,9 @@ from keelmq.remoting.operations.route import TopicConfig
 from keelmq.runtime.clock import wall_ms
 
 LINES_SHOWN = 40
-"""Of the changes, and of what is not restored; --json has all."""
+"""Limit of printed changes, and of objects that are not restored; --json has all."""
 AT_ONCE = 16
-"""Changes that are under way at a time."""
+"""Limit of concurrent changes."""
 
 T = TypeVar("T")
 

@@ -26,10 +26,11 @@ class MetadataFileError(Exception):
 
 
 class MetadataBackup(Wire):
-    """What applications and administrators made at one broker, without what the broker made itself.
+    """Objects that applications and administrators created at one broker, without those that the broker
+    created itself.
 
-    taken_ms: ms since 1970. offsets: "topic@group" -> queue -> next offset to consume. users: of those
-    without a password nobody gave it; brokers do not tell it."""
+    taken_ms: ms since 1970. offsets: "topic@group" -> queue -> next offset to consume. users: without a
+    password if none was given; brokers do not return it."""
 
     cluster_name: str
     broker_name: str

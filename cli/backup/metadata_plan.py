@@ -42,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What is in the file and not restored, and why."""
+    """Objects of the file that are not restored, and why."""
 
     kind: str
     name: str
@@ -51,7 +51,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """changes: in the order in which they have to be made. equal: how many entries are as in the file."""
+    """changes: in the order in which they have to be made. equal: the number of entries that equal those of
+    the file."""
 
     changes: Sequence[Change]
     skipped: Sequence[Skipped]
@@ -59,7 +60,7 @@ class Plan:
 
 
 def plan_restore(saved: MetadataBackup, now: MetadataBackup, ends: Ends, *, moves_back: bool) -> Plan:
-    """now: what the broker has. ends: of the queues with offsets in the file, as far as they exist.
+    """now: the state of the broker. ends: of the queues with offsets in the file, as far as they exist.
     moves_back: also set offsets that are behind those of the broker."""
     found = [
         *_topics(saved, now),

@@ -198,8 +198,8 @@ def each_step(steps: Iterator[tuple[int, int]], verb: str, rate_mib: float, *, a
 
 @dataclass
 class ProgressLine:
-    """A line on standard error that says how far a copy is: on a terminal it moves, in a log it repeats every
-    few seconds; not at all with --json."""
+    """A line on standard error with the progress of a copy: updated in place on a terminal, repeated every
+    few seconds in a log, absent with --json."""
 
     verb: str
     as_json: bool
@@ -207,7 +207,7 @@ class ProgressLine:
     _is_shown: bool = False
 
     def tell(self, done: int, total: int) -> None:
-        """Shows it, if it is time to."""
+        """Shows the line, if it is due."""
         now, is_terminal = time.monotonic(), sys.stderr.isatty()
         if self.as_json or now - self._shown_at < (POLL_S / 2 if is_terminal else LINE_EVERY_S):
             return

@@ -151,8 +151,8 @@ def _load(wanted: Wanted) -> tuple[list[ConfigFile], list[Finding]]:
 
 
 def _with_inner(files: list[ConfigFile], found: list[Finding]) -> tuple[list[ConfigFile], list[Finding]]:
-    """Adds the brokers of containers. A file of one that was given itself, too, is not a stand-alone
-    broker's."""
+    """Adds the brokers of containers. If the file of such a broker was also given, it is not treated as a
+    stand-alone broker's."""
     inner: list[ConfigFile] = []
     for file in files:
         if file.container is not None:

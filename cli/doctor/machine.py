@@ -42,7 +42,7 @@ class Port:
 
 
 class Owner(Enum):
-    """Who answers at a port of a file, as far as the answer tells."""
+    """The program that answers at a port of a file, as far as its answer shows."""
 
     ITSELF = "the program of the file"
     WITHHELD = "a server that answers only to credentials, or only over TLS"
@@ -122,7 +122,7 @@ def ports_of(file: ConfigFile) -> list[Port]:
 
 async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
     """Returns one OK if all ports of the file are free or its own program has them, one warning if a server
-    has them that does not say who it is, else a failure per taken port."""
+    has them that does not identify itself, else a failure per taken port."""
     ports = ports_of(file)
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
@@ -193,7 +193,7 @@ def check_directories(file: ConfigFile) -> list[Finding]:
 
 
 def _own_paths(file: ConfigFile) -> Iterator[tuple[str, Path]]:
-    """Yields (key, path) of what no other process may use."""
+    """Yields (key, path) of files and directories that no other process may use."""
     if file.broker is not None:
         yield "storePathRootDir", file.broker.store_path_root_dir
     if file.container is not None:

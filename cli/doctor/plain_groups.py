@@ -1,5 +1,5 @@
-"""Groups of masters and slaves without controllers: nobody elects there, so the files decide who is the
-master and which id a slave has. Pure."""
+"""Groups of masters and slaves without controllers: they have no elections, so the files determine the master
+and the slaves' ids. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a quota of the disk would delete at once, from the files of a broker that may not run yet."""
+"""Data that a disk quota would delete at once, by the files of a broker that may not run yet."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def _findings(name: str, broker: BrokerConfig) -> Iterator[Finding]:
 
 
 def _bytes_below(directory: Path) -> int:
-    """Returns the sizes, as the broker counts them: also of what a sparse file does not have on the disk."""
+    """Returns the total size, as the broker counts it: sparse files with their full length."""
     total = 0
     for path in directory.rglob("*"):
         try:

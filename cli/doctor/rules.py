@@ -59,7 +59,7 @@ def _group_size(name: str, brokers: Sequence[BrokerConfig]) -> Iterator[Finding]
 
 
 def _controllers(controllers: Sequence[tuple[ConfigFile, ControllerConfig]]) -> Iterator[Finding]:
-    """Pitfall: peers that differ make two groups of one, each with a majority of its own."""
+    """Pitfall: peers that differ make two groups of one, each with its own majority."""
     if len(controllers) < 2:
         return
     found = []

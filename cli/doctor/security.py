@@ -42,7 +42,7 @@ def check_security(files: Sequence[ConfigFile]) -> list[Finding]:
 
 
 def _open(file: ConfigFile, config: OpenNetworkConfig, bound: str) -> Iterator[Finding]:
-    """As the program says it at start."""
+    """Reports the same openings as the program at its start."""
     is_remote = file.controller is not None and not is_loopback(host_of(file))
     try:
         found = openings(config)

@@ -25,8 +25,8 @@ from cli.lab.ports import HOST, free_ports
 PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 5.0
 FORWARD_MS = "1000"
-"""shutdownForwardTimeout: a cluster for a demonstration or a test ends within STOP_TIMEOUT_S, whoever is
-connected."""
+"""shutdownForwardTimeout: a cluster for a demonstration or a test ends within STOP_TIMEOUT_S, whichever
+clients are connected."""
 LOG_TAIL_LINES = 12
 POLL_MS = 20
 CONTROLLER_GROUP = "keelmq"
@@ -77,7 +77,7 @@ class Program:
         write_settings(self.config_path, self.settings)
 
     def relocate(self, host: str) -> None:
-        """The program has another address from its next start on."""
+        """Sets the address of the program from its next start on."""
         self.address = f"{host}:{self.address.rpartition(':')[2]}"
         self.settings["brokerIP1"] = host
         self.write()

@@ -46,7 +46,7 @@ class ContainerProgram(Program):
         return path
 
     def relocate(self, host: str) -> None:
-        """All brokers have another address from the next start on."""
+        """Sets the address of all brokers from the next start on."""
         for each in self.inner.values():
             each.address = f"{host}:{each.address.rpartition(':')[2]}"
             each.settings["brokerIP1"] = host
@@ -58,7 +58,7 @@ class ContainerProgram(Program):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group of a ContainerCluster, as a Watcher wants it."""
+    """One group of a ContainerCluster, in the form that a Watcher needs."""
 
     broker_name: str
     brokers: Sequence[InnerProgram]
@@ -126,7 +126,7 @@ class ContainerCluster(Cluster):
 
     def add_group(self, group: str) -> dict[str, Path]:
         """Writes the files of the replicas of one more group, one in each container, and returns them by the
-        name of the container. They run once the containers were told (mqadmin addBroker)."""
+        name of the container. They run once they are added to the containers (mqadmin addBroker)."""
         ports, files = self._ports(), {}
         for made in self.containers:
             host = made.address.rpartition(":")[0]

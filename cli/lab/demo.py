@@ -46,7 +46,7 @@ LOOK_MS = 250
 DOWN_MS = 1_000
 """From the first acknowledged send after a kill to the restart of what was killed, long enough to watch."""
 STEADY_MS = 2_000
-"""All is well for so long before the next fault; three rounds take about 20 s."""
+"""Healthy time before the next fault; three rounds take about 20 s."""
 START_TIMEOUT_S = 20.0
 GAP_TIMEOUT_S = 15.0
 REJOIN_TIMEOUT_S = 30.0

@@ -1,4 +1,4 @@
-"""The end of the demo: what it prints, and what it leaves on the disk."""
+"""The end of the demo: its last output, and the files that stay on the disk."""
 
 import shlex
 import shutil
@@ -55,7 +55,7 @@ def print_report_command(directory: Path) -> None:
 
 def print_commands(cluster: Cluster, *, topic: str, credentials: Path | None = None) -> None:
     """Prints commands to use the running cluster, to compute its dashboard and to stop it. credentials: the
-    administrator's, if the cluster asks for some."""
+    administrator's, if the cluster requires some."""
     run = command("mqadmin")
     namesrv, controllers = f"'{cluster.namesrv_addr}'", f"'{cluster.controller_addr}'"
     pids = " ".join(str(program.pid) for program in cluster.programs if program.is_running)

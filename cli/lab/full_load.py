@@ -1,6 +1,6 @@
 """Full load: senders that each keep one batch in flight, as fast as the master acknowledges them.
 
-`python -m cli.lab.full_load NAMESRV_ADDR TOPIC MESSAGES` runs them in a process of their own, which does not
+`python -m cli.lab.full_load NAMESRV_ADDR TOPIC MESSAGES` runs them in a separate process, which does not
 slow down the process that measures: it sends until MESSAGES are acknowledged, and prints
 "acked=N seconds=S failed=N" as its last line.
 """

@@ -25,7 +25,7 @@ _KEY_DIGITS = 16  # of the 32 hex digits of a UNIQ_KEY, the last ones: batch and
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """What a body says about itself. count: messages of its batch."""
+    """The fields of a body. count: messages of its batch."""
 
     sender: int
     batch: int
@@ -70,7 +70,7 @@ class BatchTemplate:
 
 
 def read_numbered(body: bytes) -> Numbered | None:
-    """Returns what the body of a message says; None: it is not one of ours, or damaged."""
+    """Returns the fields of a message's body; None: it is not one of ours, or damaged."""
     if len(body) != BODY_BYTES:
         return None
     head, (crc,) = body[: _HEAD.size], _CRC.unpack_from(body, _HEAD.size)

@@ -48,7 +48,7 @@ class Picture:
 
 
 class Watched(Protocol):
-    """What a Watcher needs to know of a group of brokers: a Cluster, or a group of a ContainerCluster."""
+    """The parts of a broker group that a Watcher needs: a Cluster, or a group of a ContainerCluster."""
 
     @property
     def broker_name(self) -> str: ...
@@ -97,7 +97,7 @@ class Watcher:
             return None
 
     async def other_leader(self, address: str) -> str | None:
-        """Returns another leader than `address`, if it says itself that it leads: followers name a dead
+        """Returns another leader than `address`, if it reports that it leads itself: followers name a dead
         leader for a while."""
         leader = await self.controller_leader()
         if leader is None or leader == address:

@@ -1,4 +1,4 @@
-"""Ports for the programs of a cluster on this machine: free, and chosen by nobody else meanwhile.
+"""Ports for the programs of a cluster on this machine: free, and chosen by no other process meanwhile.
 
 They are below the range of outgoing connections: a port of that range may be taken by another connection
 while its server is dead, and a client that connects to it then may connect to itself. Between the choice of a
@@ -35,7 +35,7 @@ def free_ports(among: Sequence[int] | None = None) -> Iterator[int]:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether nobody listens on the port of this host."""
+    """Returns whether no process listens on the port of this host."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,5 +1,5 @@
-"""A cluster of the lab with everything on: TLS in every direction, users and ACLs, members that know each
-other."""
+"""A cluster of the lab with all security on: TLS in every direction, users and ACLs, members that
+authenticate each other."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

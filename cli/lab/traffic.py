@@ -12,7 +12,7 @@ from keelmq.security.signer import Credentials
 
 IN_FLIGHT_MAX = 32
 SEND_TIMEOUT_MS = 15_000
-"""Longer than any fail-over should take: a send that fails nevertheless is in the report."""
+"""Longer than any fail-over should take: a send that still fails is in the report."""
 TICK_MS = 5
 READ_NUMS = 256
 
@@ -109,5 +109,5 @@ async def _read_queue(consumer: PullConsumer, queue: MessageQueue, ack_log: AckL
         for message in result.messages:
             ack_log.found(message.body)
         if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
-            return  # the queue ends earlier than its master said: what is missing will count as lost
+            return  # the queue ends earlier than its master said: missing messages will count as lost
         position = result.next_begin_offset

@@ -27,8 +27,7 @@ REJOIN_TIMEOUT_S: Final = 60.0
 
 
 class TwoMachines:
-    """Each group has a topic, a producer and an ack log of its own, so that its gaps are seen by
-    themselves."""
+    """Each group has its own topic, producer and ack log, so that its gaps are measured separately."""
 
     def __init__(self, cluster: ContainerCluster, groups: Sequence[str], *, rate: int) -> None:
         """rate: messages per second, to each group."""
@@ -43,7 +42,7 @@ class TwoMachines:
         self._admin = AdminClient(self._client)
 
     async def close(self) -> None:
-        """Ends the traffic and closes all connections; the programs are their owner's."""
+        """Ends the traffic and closes all connections; the programs belong to the caller."""
         steps = StopSteps("two machines")
         for traffic in self._traffic.values():
             steps.add("a producer", traffic.close)
@@ -121,7 +120,8 @@ class TwoMachines:
         return await self.cluster.until(f"all replicas in sync {what}", pictures, timeout_s=timeout_s)
 
     def check(self) -> None:
-        """Raises what ended a producer or a program that nobody killed."""
+        """Raises the exception that ended a producer, or ClusterError if a program ended that was not
+        killed."""
         for traffic in self._traffic.values():
             traffic.check()
         self.cluster.check()

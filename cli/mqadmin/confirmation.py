@@ -57,7 +57,8 @@ def asks_first(function: Callable[..., Action]) -> Callable[..., Action]:
 
 
 async def _show(preview: Action, admin: AdminClient) -> None:
-    """Prints what would be done. If that cannot be found out, says why: the question follows all the same."""
+    """Prints what would be done. If that cannot be found out, prints the reason: the question follows all the
+    same."""
     try:
         output = await preview(admin)
     except AdminError as error:

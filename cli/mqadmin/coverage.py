@@ -1,4 +1,4 @@
-"""RocketMQ's subcommands, and those that KeelMQ will not have: they say why, and end with 1.
+"""RocketMQ's subcommands, and those that KeelMQ will not have: they print the reason, and exit with 1.
 
 keelmq/upstream/names.json has the names of all. `make docs` writes the table into docs/reference/cli.md.
 """

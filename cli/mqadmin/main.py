@@ -1,7 +1,6 @@
 """mqadmin: RocketMQ's subcommands, flags and layouts, with --json and exit codes that a script can use.
 
-The commands are in cli/mqadmin/commands, what they share in cli/mqadmin/shell.py; docs/cli.md shows
-each of them.
+The commands are in cli/mqadmin/commands, shared code in cli/mqadmin/shell.py; docs/cli.md shows each of them.
 """
 
 from cli.answer import run_answering

@@ -1,8 +1,8 @@
 """Settings of a whole broker group: a change at every replica in a safe order, and what replicas differ in.
 
 Replicas come first, then the master: whatever happens in between, a replica that is elected then has the new
-setting already, and a master never promises what its successor would not keep. If a replica refuses the
-change, the master is not asked, so a refused value changes no master.
+setting already, and a master never gives a guarantee that its successor would not keep. If a replica refuses
+the change, the master is not asked, so a refused value changes no master.
 """
 
 from collections import Counter
@@ -118,7 +118,7 @@ def differences(replicas: Replicas, settings: Mapping[str, Mapping[str, str]]) -
 
 
 def compared_names(replicas: Replicas, settings: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Returns the broker names of which two replicas or more have answered, sorted. settings: by address."""
+    """Returns the broker names with two or more replicas that answered, sorted. settings: by address."""
     answered = Counter(replicas.names[each] for each in settings)
     return sorted(name for name, count in answered.items() if count > 1)
 
@@ -126,8 +126,8 @@ def compared_names(replicas: Replicas, settings: Mapping[str, Mapping[str, str]]
 def difference_text(
     found: Sequence[Difference], replicas: Replicas, settings: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Returns a heading for each key, and a line for each replica; then what was compared, if no key differs,
-    and the broker names of which nothing was."""
+    """Returns a heading for each key, and a line for each replica; then, if no key differs, the replicas that
+    were compared, and the broker names with nothing to compare."""
     lines: list[str] = []
     for each in found:
         lines.append(f"{each.broker_name}: {each.key}")

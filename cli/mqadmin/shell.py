@@ -1,4 +1,5 @@
-"""What every subcommand of mqadmin shares: the app, its options, two forms of output, errors, exit codes.
+"""The parts that all subcommands of mqadmin share: the app, its options, two forms of output, errors, exit
+codes.
 
 A subcommand is a function that checks its flags and returns an `Action`; `command` registers it and adds
 --json, --timeout, to the commands of WATCHED --watch, and to those that upstream repeats -i.
@@ -61,7 +62,7 @@ OF_NO_PERMISSION = (
     ("check signature failed", "the user has another password there: is it the right credentials file?"),
     ("has no permission to access", "an administrator grants it (createAcl); getAcl shows what is granted"),
 )
-"""Words of a remark, and what to do next."""
+"""Words of a remark, and the next step."""
 LOST = re.compile(r"^connection\b.* lost")
 TLS_ONLY = "; a server that takes TLS only closes plain connections: --tls-ca FILE"
 UNKNOWN_CHANGE = "it may have happened: check before you repeat it"
@@ -374,7 +375,7 @@ def is_read(question: str) -> bool:
 
 
 def next_step(error: AdminError) -> str:
-    """Returns what may help after this refusal; "" if nothing is known."""
+    """Returns the next step after this refusal; "" if none is known."""
     if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and "request type" not in error.remark:
         return ""  # the remark says why
     if error.code == ResponseCode.NO_PERMISSION:

@@ -190,7 +190,7 @@ def change_at(
 
 def changing(where: UserServers, ask: Callable[[AdminClient, str], Awaitable[Any]], done: str) -> Action:
     """Returns the action of a change at a broker (-b), or at every master of a cluster and every name server
-    that keeps users (-c; -n alone: of its only cluster): clients sign what they ask of name servers, too."""
+    that keeps users (-c; -n alone: of its only cluster): clients also sign their requests to name servers."""
 
     async def action(admin: AdminClient) -> Output:
         target, said = await _of_users(admin, where, ask)
@@ -204,8 +204,8 @@ def previewing(
     ask: Callable[[AdminClient, str], Awaitable[Wire]],
     layout: Callable[[Sequence[Any]], str],
 ) -> Action:
-    """Returns the action of the preview of a deletion, at the servers that changing() asks. ask: returns what
-    would be deleted."""
+    """Returns the action of the preview of a deletion, at the servers that changing() asks. ask: returns the
+    objects that would be deleted."""
 
     async def action(admin: AdminClient) -> Output:
         target, said = await _of_users(admin, where, ask)

@@ -29,7 +29,7 @@ _HOST = "%-32s  %-8s  %s"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How the command line wants it done."""
+    """The options of the command line."""
 
     is_dry: bool
     is_confirmed: bool
@@ -196,7 +196,7 @@ def plan_text(plan: Plan, survey: Survey) -> str:
 
 
 def can_ask() -> bool:
-    """Returns whether somebody is at the terminal."""
+    """Returns whether a person can answer at the terminal."""
     return sys.stdin.isatty()
 
 

@@ -2,7 +2,7 @@
 
 The controllers ask the master to hand over: it drains while it holds sends, and the new master has every byte
 when it is elected. The next move begins when the new master takes messages, all name servers that answer show
-it, and everybody who was in the SyncStateSet is in it again. The first failure ends it.
+it, and every former member of the SyncStateSet is in it again. The first failure ends the sequence.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ BEHIND_BYTES_MAX = 4 << 20
 
 
 class MoveFailed(Exception):
-    """The text says why, and what to do. `is_made`: the master has moved nevertheless."""
+    """The text says why, and what to do. `is_made`: the master has moved anyway."""
 
     def __init__(self, text: str, *, is_made: bool = False) -> None:
         super().__init__(text)
@@ -86,7 +86,7 @@ class Mover:
         links = [each for each in status.ha_connection_info if each.broker_id == move.to_id]
         if links and links[0].diff > BEHIND_BYTES_MAX:
             return f"broker {move.to_id} is {links[0].diff} bytes behind"
-        return ""  # RocketMQ's masters do not say which link is whose: the hand-over waits itself
+        return ""  # RocketMQ's masters do not name the replica of a link: the hand-over waits itself
 
     async def _elect(self, move: Move) -> bool:
         """Returns whether the old master handed over. Raises MoveFailed."""

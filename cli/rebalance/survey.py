@@ -1,4 +1,4 @@
-"""What a rebalancing starts from: groups, their replicas with hosts, SyncStateSets and masters.
+"""The input of a rebalancing: groups, their replicas with hosts, SyncStateSets and masters.
 
 Name servers list the groups. The brokers' settings name the controllers, which know masters and
 SyncStateSets. A replica's host is the one of its address, or the address of the container that lists it.
@@ -20,8 +20,8 @@ from keelmq.remoting.operations.route import BrokerData
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line names. controllers: None, as the brokers are configured. containers: their hosts
-    are told apart by container, "" by machine."""
+    """The targets of the command line. controllers: None, as the brokers are configured. containers: hosts
+    are grouped by container, "" by machine."""
 
     name_servers: str
     cluster: str | None = None
@@ -31,7 +31,7 @@ class Wanted:
 
 @dataclass
 class Survey:
-    """groups: that have a master and controllers. fixed: masters per host that nobody can move. addresses:
+    """groups: that have a master and controllers. fixed: masters per host that cannot be moved. addresses:
     (broker name, broker id) -> host:port. notes: why a group is not, or cannot be, part of the plan."""
 
     controllers: str

@@ -1,5 +1,5 @@
-"""`keelmq status`: what runs, what is wrong, what to type next. Exit codes: 0 ok; 1 a warning or a failure;
-2 usage; 3 no server answers."""
+"""`keelmq status`: running programs, problems, and the next command. Exit codes: 0 ok; 1 a warning or a
+failure; 2 usage; 3 no server answers."""
 
 import sys
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What `keelmq top` shows: a state that keys and answers change, and the frame that is drawn of it."""
+"""The view of `keelmq top`: a state that keys and answers change, and the frame that is drawn of it."""
 
 import asyncio
 import time
@@ -92,7 +92,7 @@ def _yes(replica: ReplicaStatus | None) -> str:
 
 
 class Screen:
-    """The last answer, what changed before it, and what keys have chosen."""
+    """The last answer, the changes before it, and the choices made by keys."""
 
     def __init__(self, wall_text: Callable[[], str] = lambda: time.strftime("%H:%M:%S")) -> None:
         self.found: ClusterStatus | None = None
@@ -106,13 +106,13 @@ class Screen:
         return BROKER_COLUMNS if self.shows_brokers else GROUP_COLUMNS
 
     def take(self, found: ClusterStatus) -> None:
-        """Takes an answer, and notes what is different from the last one."""
+        """Stores an answer, and notes its differences from the last one."""
         if self.found is not None:
             self.events.extend(f"{self._wall_text()} {each}" for each in changes(self.found, found))
         self.found = found
 
     def press(self, key: str) -> None:
-        """Takes a key."""
+        """Handles a key."""
         if key in ("q", "\x03", "\x04"):
             self.is_over = True
         elif key == "s":
@@ -129,7 +129,7 @@ class Screen:
         return await wait_for_event(self._pressed, int(seconds * 1_000))
 
     def rows(self) -> list[Row]:
-        """Returns what is shown, sorted; what is not known comes last."""
+        """Returns the shown rows, sorted; unknown values come last."""
         groups = self.found.groups if self.found is not None else []
         rows: list[Row] = [(group, None) for group in groups]
         if self.shows_brokers:

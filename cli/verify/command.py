@@ -118,7 +118,7 @@ async def _group(
 
 
 def lines_of(report: GroupReport) -> list[str]:
-    """Returns what people read about a group."""
+    """Returns the text about a group."""
     lines = [f"{report.name}: {address}: {why}" for address, why in sorted(report.silent.items())]
     if len(report.compared) < 2:
         return [

@@ -35,7 +35,7 @@ from keelmq.remoting.operations.store_copies import (
 PIECE_BYTES: Final = (1 << 20, 4_096, PIECE_BYTES_MIN)
 """A piece that differs is read again in smaller ones."""
 PLACES_MAX: Final = 100
-"""Places of the log that are examined. With more, nobody can be told to overwrite anything."""
+"""Places of the log that are examined. With more, the report advises overwriting nothing."""
 STEP_BYTES: Final = 16 << 20
 BUSY_S, BUSY_TRIES = 0.2, 300
 SETTLE_S, SETTLE_TRIES = 0.5, 10
@@ -48,8 +48,8 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass
 class GroupReport:
-    """What was compared, and what differs. silent: address -> why it could not be compared. incomparable: of
-    them, those that do not know the request: RocketMQ's brokers. start, end: the range of the log."""
+    """The compared data, and the differences. silent: address -> why it could not be compared. incomparable:
+    of them, those that do not know the request: RocketMQ's brokers. start, end: the range of the log."""
 
     name: str
     compared: list[str] = field(default_factory=list)
@@ -109,8 +109,8 @@ class GroupReport:
 
 
 class GroupComparison:
-    """One group. bytes_per_second: of each replica's disk; 0: no limit. tell: gets what is compared, how far
-    it is, and of how much."""
+    """One group. bytes_per_second: of each replica's disk; 0: no limit. tell: gets the kind of data, the
+    progress, and the total."""
 
     def __init__(self, admin: AdminClient, name: str, *, bytes_per_second: float, tell: Tell) -> None:
         self._admin, self._rate, self._tell = admin, bytes_per_second, tell
@@ -306,7 +306,7 @@ class GroupComparison:
         said = await self._each(lambda each: self._queues_of(each, start, end))
         after = await self._each(self._admin.store_copies.replica_digest)
         if len(said) < 2 or max((each.min_offset for each in after.values()), default=start) > start:
-            return  # retention has deleted files meanwhile: the log was compared, and that is what counts
+            return  # retention has deleted files meanwhile: the log was compared, which is sufficient
         if any(each.cut_count != digests[address].cut_count for address, each in after.items()):
             return  # a log was truncated, so its queues were not read as a whole
         self.report.differences += queue_differences(said)
@@ -329,7 +329,7 @@ class GroupComparison:
     # -- metadata ----------------------------------------------------------------------------------------
 
     async def _compare_tables(self) -> None:
-        """What the master has now must be at every replica soon."""
+        """The master's present metadata must be at every replica soon."""
         self._tell("metadata", 0, 0)
         digests = await self._each(self._admin.store_copies.replica_digest)
         wanted = newest_tables(digests, self.report.master)

@@ -13,7 +13,7 @@ async def unlisted_members(
     admin: AdminClient, namesrv_addr: str, brokers: Sequence[BrokerData]
 ) -> dict[str, list[str]]:
     """Returns brokerName -> addresses of its replicas that the routes lack, from the controllers; empty for
-    groups without controllers. Raises AdminError: the controllers do not answer, so nobody knows."""
+    groups without controllers. Raises AdminError: the controllers do not answer, so they are not known."""
     try:
         controllers = await find_controllers(admin, namesrv_addr, brokers)
     except AdminError as error:

@@ -58,7 +58,7 @@ class Bursts:
         return sum(batch.count for batch in self.acked)
 
     def lost(self) -> Iterator[str]:
-        """Acknowledged, and not all of its messages are where they were acknowledged."""
+        """Acknowledged, but some of its messages are not where they were acknowledged."""
         for batch in self.acked if self.has_final else ():
             found = self.pieces.get((batch.sender, batch.batch), ())
             there = _covered(
@@ -119,7 +119,7 @@ class Bursts:
 
 
 def _covered(pieces: Iterable[Piece]) -> int:
-    """How many positions these pieces of one copy have together."""
+    """Total number of positions in these pieces of one copy."""
     done = covered = 0
     for piece in sorted(pieces, key=lambda piece: piece.position):
         end = piece.position + piece.count

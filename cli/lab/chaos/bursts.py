@@ -1,5 +1,5 @@
 """Full load in bursts: between calm phases, one sender for each queue sends batches as fast as they are
-acknowledged; and a reader of random places, which checks what it gets.
+acknowledged; and a reader reads and checks messages at random places.
 
 Batches and runs of messages are recorded, not messages. The messages of all bursts together are limited: they
 are read back at the end, and the disks of a run are small.
@@ -134,7 +134,7 @@ class BurstSenders(_Running):
 
 
 class BurstReader(_Running):
-    """Reads at random places of the bursts' queues, and records what is damaged, as long as it runs."""
+    """Reads at random places of the bursts' queues until it is stopped, and records damaged messages."""
 
     def __init__(self, namesrv_addr: str, recorder: Recorder, *, seed: int) -> None:
         self._pull = PullConsumer(namesrv_addr, "keelmq-chaos-burst-reader")

@@ -274,7 +274,7 @@ def diverged(world: World) -> Iterator[str]:
 
 
 def crashed(world: World) -> Iterator[str]:
-    """A program ended that nobody had killed, and not because its disk was full."""
+    """A program ended that was not killed, and not because its disk was full."""
     for end in world.exits:
         if not end.excused:
             yield f"{end.program} ended by itself with code {end.code} at t={end.t / 1e6:.3f} s"
@@ -291,7 +291,7 @@ def unhealed(world: World) -> Iterator[str]:
 
 
 def stalled(world: World) -> Iterator[str]:
-    """A callback kept a program's event loop, and so everybody, waiting."""
+    """A callback blocked a program's event loop, and so all other work."""
     for turn in world.long_turns:
         yield f"{turn.program}: {turn.cpu_ms} ms of CPU time without a turn of the event loop, in {turn.at}"
 

@@ -1,4 +1,4 @@
-"""Damages files of a replica, as a bad disk does, and remembers what it did.
+"""Damages files of a replica, as a bad disk does, and records the damage.
 
 Only one replica of the group may have damage that is not healed: `Ledger.allowed` says which. Damage of the
 log lies where every replica has confirmed the bytes, so that the others have sound copies; it is healed when
@@ -145,8 +145,8 @@ class Surgeon:
         return self._damage("truncate", path, start, size - start)
 
     def _lose(self) -> Damage | None:
-        """A file that can be made again from others, or from other replicas, is not there any more. Nobody
-        would miss the first one of several of a queue, because retention deletes these."""
+        """Deletes a file that can be rebuilt from other files or replicas. Never the first of several files
+        of a queue: its loss would not be noticed, because retention deletes such files."""
         path = self._one_of([path for path in self._derived() if not self._is_first_of_several(path)])
         if path is None:
             return None

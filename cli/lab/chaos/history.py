@@ -17,7 +17,7 @@ from keelmq.remoting.records import ControllerEvent, HaSample, RoleChange
 
 SENDER_STEP = 1_000_000_000
 DAMAGED = -1
-"""Stands for a message that was read, but was not sent by the run, or is damaged."""
+"""The number of a message that was read, but was not sent by the run, or is damaged."""
 
 LOOP_BUDGET_MS = 50
 
@@ -90,8 +90,8 @@ class BatchRead(Entry, tag="batch read", frozen=True, kw_only=True):
 
 
 class Damage(Entry, tag="damage", frozen=True, kw_only=True):
-    """What a fault did to a file of a replica. `start`, `length`: in bytes of the file; of a flipped bit, its
-    byte."""
+    """The change that a fault made to a file of a replica. `start`, `length`: in bytes of the file; of a
+    flipped bit, its byte."""
 
     program: str
     kind: str
@@ -101,7 +101,7 @@ class Damage(Entry, tag="damage", frozen=True, kw_only=True):
 
 
 class Scrub(Entry, tag="scrub", frozen=True, kw_only=True):
-    """The check of a replica's files at the end, when its program had ended: records read, and what is wrong.
+    """The check of a replica's files at the end, when its program had ended: records read, and faults.
     `unhealed`: damage of this run that is still there."""
 
     program: str

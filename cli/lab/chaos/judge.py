@@ -43,7 +43,8 @@ def judge(directory: Path, broker_ids: Mapping[str, int], *, keep: bool) -> int:
 
 
 def check_file(path: Path) -> int:
-    """Runs the checkers on the history of an earlier run; returns the exit code. HistoryError: it is none."""
+    """Runs the checkers on the history of an earlier run; returns the exit code. HistoryError: the file is
+    not a history."""
     entries = read_history(path)
     world = sort(entries)
     findings = check(world)

@@ -30,7 +30,7 @@ Heal = Callable[[], Awaitable[None]]
 
 
 async def _nothing() -> None:
-    """What a live replica's damage needs to be over: it is healed by the replica itself, or stays."""
+    """Heals nothing: a live replica heals its damage itself, or the damage stays."""
 
 
 class StuckError(Exception):
@@ -97,7 +97,7 @@ class Nemesis:
 
     async def all_healed(self) -> None:
         """Restarts a replica with damage that is not healed yet, because a start begins a scrub, and returns
-        when everything is healed or HEAL_TIMEOUT_S have passed: the check of the files tells."""
+        when everything is healed or HEAL_TIMEOUT_S have passed: the check of the files shows which."""
         stage = self._stage
         names = [program.name for program in stage.cluster.brokers]
         wounded = await asyncio.to_thread(stage.ledger.allowed, names)
@@ -128,7 +128,7 @@ class Nemesis:
     # -- aim ---------------------------------------------------------------------------------------------
 
     def aim(self, role: str) -> Program:
-        """Returns the program with this role that is not a target yet; any of its kind if there is none."""
+        """Returns a program with this role that is not a target yet, or else any of its kind."""
         stage, picture = self._stage, self._stage.picture
         controllers = role in ("leader", "controller")
         programs = stage.cluster.name_servers if controllers else stage.cluster.brokers

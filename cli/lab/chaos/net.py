@@ -33,7 +33,7 @@ class NetError(Exception):
 
 @functools.cache
 def missing() -> str | None:
-    """Returns why this machine cannot have such a network; None: it can. Tries it in a process of its own."""
+    """Returns why this machine cannot have such a network; None: it can. Tries it in a separate process."""
     if not sys.platform.startswith("linux"):
         return "network namespaces are Linux's"
     for tool, package in (("ip", "iproute2"), ("nft", "nftables"), ("mount", "util-linux")):
@@ -135,7 +135,7 @@ class Net:
         _run("ip", "link", "set", self._cable(host), "up")
 
     def cut(self, ways: Sequence[tuple[str, str]]) -> None:
-        """Drops packets of each (from, to). The opposite direction is a way of its own."""
+        """Drops packets of each (from, to). The opposite direction is a separate pair."""
         self._cuts += ways
         for source, target in ways:
             self._drop(source, target)

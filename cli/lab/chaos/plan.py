@@ -1,7 +1,8 @@
 """The plan of the nemesis: a list of steps made from a seed. Pure: the same seed gives the same steps.
 
-A step names roles ("the master"), not programs: who has the role is seen when it strikes, and `dice` decides
-where there is a choice. Kinds are what can be done to a cluster; families are what `--only` takes.
+A step names roles ("the master"), not programs: the program with the role is looked up when the step strikes,
+and `dice` decides where there is a choice. Kinds are the possible faults of a cluster; families are the
+values of `--only`.
 """
 
 import random
@@ -37,7 +38,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 DAMAGE_FAMILIES = frozenset({"flip", "zero", "truncate", "lose"})
 """Kinds that damage files of one replica; `-stopped`: of a slave that is down meanwhile."""
 DEFAULT_FAMILIES = tuple(family for family in FAMILIES if family not in DAMAGE_FAMILIES)
-"""What a run without `--only` injects."""
+"""The faults that a run without `--only` injects."""
 NETWORK_FAMILIES = frozenset({"partition", "address", "disk"})
 """Kinds that need network namespaces, see net.py."""
 

@@ -104,7 +104,7 @@ class Chaos:
         try:
             await self._act(steps)
         except StuckError as error:
-            self._check()  # a client or watcher that failed is the cause, not the cluster
+            self._check()  # the cause is a failed client or watcher, not the cluster
             self._view.event(f"the cluster did not come back: {error}")
         finally:
             for task in self._watching:
@@ -360,8 +360,8 @@ def _cluster(
 
 
 def broker_settings(options: ChaosOptions) -> dict[str, str]:
-    """Nothing is deleted: what was acknowledged must be there at the end, also on a disk that was full, where
-    a broker that may do so deletes all files but the last (seen: seed 424944, called `diverged`)."""
+    """Nothing is deleted: acknowledged messages must exist at the end, also on a disk that was full, where a
+    broker that may do so deletes all files but the last (seen: seed 424944, called `diverged`)."""
     return {
         "allAckInSyncStateSet": "true",
         "minInSyncReplicas": str(options.min_in_sync),

@@ -386,5 +386,5 @@ async def final_pulls(
                 result = await consumer.pull(queue, position, max_nums)
                 yield queue, position, result
                 if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
-                    break  # it ends earlier than its master said: what is missing counts as lost
+                    break  # it ends earlier than its master said: missing messages count as lost
                 position = result.next_begin_offset

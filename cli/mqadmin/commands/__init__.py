@@ -1,1 +1,1 @@
-"""The subcommands of mqadmin, by what they are asked of; importing a module registers its commands."""
+"""The subcommands of mqadmin, by subject; importing a module registers its commands."""

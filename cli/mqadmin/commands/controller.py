@@ -1,4 +1,4 @@
-"""mqadmin: requests to controllers. Any controller may be named with -a: it leads to the leader."""
+"""mqadmin: requests to controllers. Any controller may be named with -a: the leader is found through it."""
 
 import json
 import re

@@ -266,7 +266,7 @@ async def _clients(admin: AdminClient, address: str, groups: list[str]) -> list[
         except AdminError as error:
             if error.code is None:
                 raise
-            continue  # nobody of this group is connected
+            continue  # no client of this group is connected
         found |= {f"{each.language}%{version_text(each.version)}" for each in body.connection_set}
     return sorted(found)
 

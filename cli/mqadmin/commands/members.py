@@ -1,5 +1,5 @@
 """mqadmin: add and remove controllers while they run (not in RocketMQ). Any controller may be named with -a:
-it leads to the leader, which answers with the changed group."""
+the leader is found through it, and answers with the changed group."""
 
 from typing import Annotated, Any
 
@@ -69,8 +69,8 @@ def remove_controller(
 
 
 async def _would_remove(admin: AdminClient, controller_addr: str, controller_id: str) -> Output:
-    """Returns who would be left, if the leader would remove the controller. Raises AdminError as the removal
-    would: the leader makes the same checks."""
+    """Returns the members that would be left, if the leader would remove the controller. Raises AdminError as
+    the removal would: the leader makes the same checks."""
     group, remark = await admin.controllers.explain_remove_controller(controller_addr, controller_id)
     members = peers_of(group)
     left = sorted(members.keys() - {controller_id})

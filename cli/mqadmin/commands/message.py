@@ -121,7 +121,7 @@ def resend_dead_letter(
                     result = await producer.send(copy, timeout_ms=timeout_ms)
                 except ValueError as error:
                     problems.append(f"{place}: {error}")
-                except (PullError, SendError) as error:  # the others' results are told all the same
+                except (PullError, SendError) as error:  # the others' results are shown all the same
                     problems.append(f"{place}: {explain(error)}")
                     errors.append(error)
                 else:

@@ -1,4 +1,4 @@
-"""mqadmin startMonitoring: the lag of all groups and what is wrong with them, in rounds.
+"""mqadmin startMonitoring: the lag of all groups and their faults, in rounds.
 
 Source: RocketMQ 5.3.3 MonitorService, DefaultMonitorListener, ConsumerRunningInfo.
 """
@@ -28,7 +28,7 @@ GROUPS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Undone:
-    """What a group has not consumed of a topic: in all queues, in the worst one, and how much older (ms) its
+    """Unconsumed messages of a group and topic: in all queues, in the worst one, and how much older (ms) the
     last consumed message is than the newest one."""
 
     group: str
@@ -72,7 +72,7 @@ def start_monitoring(namesrv_addr: NamesrvAddr) -> Action:
 async def _look(
     admin: AdminClient, namesrv_addr: str, group: str
 ) -> tuple[list[Undone], list[str], list[str]]:
-    """Returns what one group has not consumed, what is wrong with it, and the problems of the requests."""
+    """Returns a group's unconsumed messages, its faults, and the problems of the requests."""
     try:
         route = await admin.name_servers.topic_route(namesrv_addr, RETRY_PREFIX + group)
     except AdminError as error:
@@ -132,7 +132,7 @@ def undone_of(
 
 
 def notices_of(group: str, infos: Mapping[str, Mapping[str, Any]], now_ms: int) -> list[str]:
-    """Returns what is wrong with the members of a group, from their runtime information."""
+    """Returns the faults of a group's members, from their runtime information."""
     subscriptions = {
         frozenset((each.get("topic"), each.get("subString")) for each in info.get("subscriptionSet") or [])
         for info in infos.values()

@@ -183,7 +183,7 @@ def clone_group_offset(
 
 async def _check_source(admin: AdminClient, address: str, source: str, topic: str) -> None:
     """Raises AdminError if a group has no offset of the topic at a broker: the broker would clone nothing and
-    answer with success. consume_stats() does not tell, it has offset 0 for a queue without an offset."""
+    answer with success. consume_stats() does not show this: it has offset 0 for a queue without an offset."""
     for queue in (await admin.brokers.topic_stats(address, topic)).queues:
         if await admin.messages.committed_offset(address, source, queue) is not None:
             return

@@ -116,8 +116,8 @@ async def _consumed_directly(
 
 
 async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[MessageExt]) -> Output:
-    """Sends copies of the messages, see copy_of(). One whose body cannot be inflated is a problem of its
-    own."""
+    """Sends copies of the messages, see copy_of(). One whose body cannot be inflated is a separate
+    problem."""
     value, lines, problems = [], list[str](), list[str]()
     timeout_ms = admin.timeout_ms or RESEND_TIMEOUT_MS
     async with Producer(namesrv_addr, RESEND_GROUP, credentials=admin.credentials) as producer:
@@ -289,8 +289,8 @@ async def _groups(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[To
 async def _track(
     admin: AdminClient, route: TopicRouteData, group: str, message: MessageExt
 ) -> layouts_message.Track:
-    """Returns what a group did with a message, by RocketMQ's rules: of a group that is not connected they
-    say just that, although its offset may be beyond the message."""
+    """Returns what a group did with a message, by RocketMQ's rules: a group that is not connected is
+    NOT_ONLINE, although its offset may be beyond the message."""
     _, members, errors = await members_of(admin, route, group)
     if members is None:
         problem = next((error for error in errors if error.code not in NOBODY), None)

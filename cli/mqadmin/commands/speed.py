@@ -41,7 +41,7 @@ async def _timed(
 
 
 async def _check_name_servers(admin: AdminClient, namesrv_addr: str, topic: str) -> None:
-    """Raises AdminError if no name server answers. A send waits for one until its time is up. An unknown
+    """Raises AdminError if no name server answers. A send would wait for one until its timeout. An unknown
     topic is no error: a broker may create it."""
     try:
         await admin.name_servers.topic_route(namesrv_addr, topic)
@@ -71,7 +71,7 @@ def check_send_rt(
                 outcome, ms = await _timed(producer, topic, size, admin.timeout_ms or SEND_TIMEOUT_MS)
                 if isinstance(outcome, SendError):
                     if outcome.kind is SendErrorKind.NO_ROUTE and not rows:
-                        raise outcome  # every other message would wait for a route as long, in vain
+                        raise outcome  # every other message would wait as long for a route, and fail
                     rows.append(("", -1, False, ms))
                     errors.append(outcome)
                 else:
@@ -223,7 +223,7 @@ def _masters(route: TopicRouteData) -> list[str]:
 
 
 async def counter_of(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData:
-    """Returns a counter of a broker; zeros for what it has never counted."""
+    """Returns a counter of a broker; zeros if it has never counted this."""
     try:
         return await admin.brokers.view_stats(address, name, key)
     except AdminError as error:

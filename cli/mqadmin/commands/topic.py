@@ -144,7 +144,7 @@ async def _would_delete(
     admin: AdminClient, namesrv_addr: str, brokers: list[BrokerData], topic: str
 ) -> Output:
     """Returns what the masters would delete. Raises AdminError if all of them would refuse, as the deletion
-    does, or cannot say."""
+    does, or cannot answer."""
     masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
     said = await admin.each(";".join(masters), lambda each: admin.brokers.explain_delete_topic(each, topic))
     errors = [each.error for each in said if each.error is not None]

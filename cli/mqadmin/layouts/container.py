@@ -1,4 +1,4 @@
-"""Texts about broker containers: their brokers and processes, a plan, and what changes now."""
+"""Texts about broker containers: their brokers and processes, a plan, and changes in progress."""
 
 from collections.abc import Iterator, Sequence
 
@@ -96,7 +96,7 @@ def plan(found: ContainerPlan) -> str:
 
 
 def changing(found: ContainerStatus) -> str:
-    """What changes in the container now, on one line; "": nothing."""
+    """The changes in progress in the container, on one line; "": none."""
     states = (BrokerState.STARTING, BrokerState.STOPPING)
     return ", ".join(
         f"{each.canonical_name} is {each.state}{f' ({_one_line(each.reason)})' if each.reason else ''}"

@@ -75,7 +75,7 @@ def _slave(client: HaClientRuntimeInfo) -> list[str]:
 
 def progress_text(from_offset: int | None, at_offset: int, to_offset: int) -> str:
     """Returns the share of the bytes missing at the link's start that is copied, rounded down: 100% is
-    exact. from_offset None: RocketMQ's brokers do not tell where the link began."""
+    exact. from_offset None: RocketMQ's brokers do not report where the link began."""
     if at_offset >= to_offset:
         return "100.0%"
     if from_offset is None:

@@ -30,7 +30,7 @@ def found(messages: Sequence[MessageExt]) -> str:
 
 
 class Track(NamedTuple):
-    """What a consumer group did with a message. kind: one of RocketMQ's TrackType; problem: why it is not
+    """A message's state at a consumer group. kind: one of RocketMQ's TrackType; problem: why it is not
     known."""
 
     group: str

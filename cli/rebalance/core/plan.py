@@ -29,7 +29,8 @@ class Group:
         return self.replicas[self.master]
 
     def candidate(self, host: str) -> int | None:
-        """Returns who would be master there: the present master, or the lowest id; None: nobody may."""
+        """Returns the id that would be master there: the present master, or the lowest id; None: no replica
+        may."""
         if host == self.host:
             return self.master
         return min((each for each in self.eligible if self.replicas.get(each) == host), default=None)

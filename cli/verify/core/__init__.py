@@ -1,1 +1,1 @@
-"""Comparison of what replicas say. Pure."""
+"""Comparison of replicas' answers. Pure."""

@@ -1,7 +1,7 @@
-"""What differs between the replicas of a group. Pure: values in, differences out.
+"""Differences between the replicas of a group. Pure: values in, differences out.
 
 Replicas are compared where all of them have confirmed records: from the highest minOffset to the lowest
-confirmOffset. What is behind that may still be on its way.
+confirmOffset. Bytes behind that may still be on their way.
 """
 
 import zlib
@@ -20,7 +20,7 @@ Value = TypeVar("Value", bound=Hashable)
 @dataclass(frozen=True, slots=True)
 class Difference:
     """kind: epochs, log, queue or metadata. brokers: the addresses that are wrong, or all that differ if
-    nothing tells who is right (is_decided False). offset: of the log, where that is known."""
+    nothing shows which one is right (is_decided False). offset: of the log, where that is known."""
 
     kind: str
     brokers: tuple[str, ...]
@@ -71,7 +71,7 @@ def epoch_verdict(digests: Mapping[str, ReplicaDigest], start: int, end: int) ->
 
 
 def epoch_difference(verdict: Verdict, digests: Mapping[str, ReplicaDigest], start: int) -> Difference:
-    """Returns what people read about an epoch_verdict(). start: of the compared range."""
+    """Returns the text about an epoch_verdict(). start: of the compared range."""
     place = verdict.place
     pairs = {address: epochs_in(each, start, place.end) for address, each in sorted(digests.items())}
     shown = "; ".join(f"{each}: {_pairs(pairs[each])}" for each in pairs)
@@ -91,7 +91,7 @@ def _pairs(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def epoch_at(digest: ReplicaDigest, offset: int) -> int | None:
-    """Returns the epoch of the byte at `offset`; None: the epochs do not say."""
+    """Returns the epoch of the byte at `offset`; None: no epoch covers it."""
     found = [each.epoch for each in digest.epochs if each.start_offset <= offset]
     return found[-1] if found else None
 
@@ -112,7 +112,7 @@ def differing_runs(said: Mapping[str, Sequence[int]]) -> Iterator[tuple[int, int
 
 
 def log_difference(verdict: Verdict) -> Difference:
-    """Returns what people read about a place in the log."""
+    """Returns the text about a place in the log."""
     place, brokers = verdict.place, verdict.wrong or verdict.undecided
     where = f"the log differs in {place.start}..{place.end}"
     parts = [f"damaged at {each}: {why}" for each, why in sorted(place.damaged.items())]
@@ -174,7 +174,7 @@ def table_differences(
 ) -> list[Difference]:
     """Returns the tables that replicas have in older or other versions than `wanted`, which was read before:
     a version that is newer has been replicated since then. Of two tables with the same version and another
-    time, nothing tells which is right."""
+    time, nothing shows which is right."""
     found = []
     for name, version in sorted(wanted.items()):
         held = {address: each.tables.get(name) for address, each in digests.items()}

@@ -2,7 +2,7 @@
 
 Evidence, in this order: the checksums of the records; then the majority of the sound copies, if all of them
 have the part in the same epoch. A role is no evidence: a damaged replica can be elected, and then it is the
-master. Without evidence nobody is named as wrong, and no advice overwrites or deletes anything.
+master. Without evidence no replica is named as wrong, and no advice overwrites or deletes anything.
 
 Invariant: a replica is only to be overwritten from one that is right wherever both differ, so no sound copy
 is lost (may_replace).
@@ -18,7 +18,7 @@ from enum import Enum
 class Place:
     """Bytes of the log, end exclusive, that are not the same at all replicas. crcs: address -> their CRC-32.
     damaged: address -> why a record there is damaged. unchecked: address -> why its records were not checked.
-    epochs: address -> the epoch of the first byte, None: its epochs do not say."""
+    epochs: address -> the epoch of the first byte, None: no epoch covers it."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ class Place:
 
 
 class Evidence(Enum):
-    """What decided."""
+    """The evidence that decided."""
 
     CHECKSUM = "checksum"
     MAJORITY = "majority"
@@ -49,12 +49,12 @@ class Verdict:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """Returns the addresses of which it is not known whether they are right."""
+        """Returns the addresses that are in neither."""
         return tuple(sorted(set(self.place.crcs) - set(self.wrong) - set(self.right)))
 
 
 def judge(place: Place) -> Verdict:
-    """Returns who is right at a place."""
+    """Returns the verdict about a place."""
     wrong = tuple(sorted(place.damaged))
     left = [address for address in sorted(place.crcs) if address not in place.damaged]
     by_content: dict[int, list[str]] = defaultdict(list)
@@ -74,7 +74,7 @@ def judge(place: Place) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What the advice needs to know of a replica. is_controlled: controllers elect its group's masters.
+    """The facts about a replica that the advice needs. is_controlled: controllers elect its group's masters.
     min_offset, end_offset: what it has confirmed of the log, end exclusive."""
 
     address: str
