@@ -47,7 +47,7 @@ def span_of(
     progress: Callable[[str], None],
 ) -> Span:
     """Returns the hours within [from_ts, to_ts), without those of wrong clocks; with both bounds all of them,
-    because the user says which hours are right. Raises AnalyticsError if none is left.
+    because the user decides which hours are right. Raises AnalyticsError if none is left.
 
     One writer's wrong clock moves neither the end of the span nor that of an hour: see rollup/edges.py.
     """

@@ -39,7 +39,7 @@ class _Answer:
 
 def run_answering(program: str, command: Callable[[], object]) -> NoReturn:
     """Runs a command line, which ends with SystemExit, and exits with its code; with NOT_WRITTEN if that is 0
-    and standard output could not be written. One line on standard error says so."""
+    and standard output could not be written. One line on standard error reports this."""
     if sys.stdout is None:  # closed: each write fails, and no socket gets its number
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     answer = _Answer(sys.stdout)

@@ -175,7 +175,7 @@ def _settings(role: Role, output: Path, stem: str, *, together: bool) -> list[st
 
 
 def new_authority(output: Path, days: float) -> None:
-    """Writes ca.crt and ca.key of a new certificate authority, which ends in so many days."""
+    """Writes ca.crt and ca.key of a new certificate authority, which ends after `days` days."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,5 +1,5 @@
-"""What mqadmin and the keelmq commands share: checks of options, a quiet log, a refusal, a new
-file that others may not read."""
+"""Shared by mqadmin and the keelmq commands: checks of options, a quiet log, a refusal, a new file that
+others may not read."""
 
 import builtins
 import logging

@@ -74,7 +74,7 @@ def console(
 
 
 async def _serve(options: StandaloneOptions, *, open_page: bool) -> None:
-    from keelmq.console.pages import is_built  # it imports FastAPI, which takes long
+    from keelmq.console.pages import is_built  # it imports FastAPI, which is slow
 
     stop = stop_event()
     console = StandaloneConsole(options)

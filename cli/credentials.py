@@ -6,7 +6,7 @@ secret, because every user of a machine can read the command lines of its proces
     securityToken: "..."                                       # optional
     tls: {ca: ca.crt, certificate: admin.crt, key: admin.key}  # optional, relative to the file; ours
 
-A file with `tls` makes the command connect with TLS, unless the command line says how to."""
+A file with `tls` makes the command connect with TLS, unless the command line has TLS options."""
 
 import os
 import stat
@@ -51,14 +51,14 @@ class BadCredentials(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`tls`: how the file says to connect; None: it does not."""
+    """`tls`: the TLS settings of the file; None: it has none."""
 
     credentials: Credentials
     tls: TlsSettings | None = None
 
 
 def checked_credentials(program: str, file: Path | None) -> Credentials | None:
-    """Returns what a command's requests are signed with, and makes it connect as the file says.
+    """Returns the credentials that sign a command's requests, and applies the TLS settings of the file.
     BadParameter: the file or the variables are wrong."""
     try:
         found = find_credentials(file, os.environ)
@@ -89,9 +89,9 @@ def find_credentials(file: Path | None, environ: Mapping[str, str]) -> Found | N
 
 
 def read_credentials(path: Path) -> Found:
-    """Returns what a YAML file like RocketMQ's tools.yml has. Raises BadCredentials: it cannot be read, has
-    no keys, or anybody may change it. Warns on stderr if others may read it: RocketMQ ships its tools.yml so,
-    and it must work here as it is."""
+    """Returns the content of a YAML file like RocketMQ's tools.yml. Raises BadCredentials: it cannot be read,
+    has no keys, or any user may change it. Warns on stderr if others may read it: RocketMQ ships its
+    tools.yml so, and it must work here as it is."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -56,7 +56,7 @@ class InitSecurityError(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asks for. `days`, `ca_days`: validity of the certificates and of the CA."""
+    """The options of the command line. `days`, `ca_days`: validity of the certificates and of the CA."""
 
     cluster: str
     hosts: tuple[str, ...]

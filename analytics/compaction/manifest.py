@@ -77,7 +77,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
     """`hour_ts`: ms of the hour's beginning. `parts`: by table, in the order of their rows; a table without
     rows is left out, and all are if there were bad lines only. `counts`: by kind of record. `times`: by kind,
-    of those that tell something; none: compacted by a version that did not look."""
+    of those with any; none: compacted by a version that did not record them."""
 
     hour_ts: int
     version: int = MANIFEST_VERSION

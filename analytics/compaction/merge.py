@@ -52,7 +52,8 @@ class _Run:
 
 
 class Accumulator:
-    """Takes rows of one kind with add(), spills with spill(), and gives them back once with sorted_rows()."""
+    """Collects rows of one kind with add(), spills them with spill(), and returns them once with
+    sorted_rows()."""
 
     def __init__(self, kind: str, folder: Path, name: str) -> None:
         """`folder`: for temporary files; `name`: of this accumulator, for theirs."""

@@ -49,7 +49,7 @@ class Manifests:
         return self._read[hour_ts]
 
     def source(self, hour_ts: int, path: str) -> Source | None:
-        """Returns what the hour's manifest says about a source."""
+        """Returns the source's entry in the hour's manifest."""
         if hour_ts not in self._by_name:
             self._by_name[hour_ts] = {each.path: each for each in self.get(hour_ts).sources}
         return self._by_name[hour_ts].get(path)
@@ -76,8 +76,8 @@ class Manifests:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Read `source` from the byte `start` on. `home_ts` None: unknown until it is read. `entry`: what the
-    home's manifest says of the bytes before; None if `start` is 0."""
+    """Read `source` from the byte `start` on. `home_ts` None: unknown until it is read. `entry`: of the bytes
+    before, in the home's manifest; None if `start` is 0."""
 
     source: SourceFile
     home_ts: int | None

@@ -60,8 +60,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     controllers.
 
     `shifts`: the offsets of brokers' clocks, as the number of hours, rounded down, that their time is ahead:
-    a row of this hour can be in the hour so many farther on by its broker's clock, or in the next one.
-    Offsets of at most STEP_MS and of more than OFFSET_MAX_MS are left out.
+    by its broker's clock, a row of this hour can be that many hours later, or one more. Offsets of at most
+    STEP_MS and of more than OFFSET_MAX_MS are left out.
     """
 
     writers: list[Writer] = []

@@ -50,7 +50,7 @@ FIRST_CONTACT_RETRIES, RETRIES = 4, 7
 """At once, then after 50 ms, four times as long each time, at most BACKOFF_MS_MAX: 4 s, and 80 s."""
 BACKOFF_MS_MAX = 30_000
 SESSION_TIMEOUT_S = 24 * 3600
-"""Between two requests. Sail's default, 15 minutes, is less than what compaction may take between two."""
+"""Between two requests. Sail's default, 15 minutes, is shorter than compaction may take between two."""
 
 NO_EMBEDDED = (
     "the embedded engine is not installed: pip install 'keelmq[analytics]' in an environment without "
@@ -150,7 +150,7 @@ def _embedded(conf: Mapping[str, str], progress: Callable[[str], None]) -> Itera
     pool_bytes = memory_bytes(DRIVER_MEMORY, settings.pop(DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT))
     with tempfile.TemporaryDirectory(prefix="keelmq-spark-", ignore_cleanup_errors=True) as scratch:
         os.mkdir(f"{scratch}/tmp")
-        # What the user has set in the environment wins.
+        # The user's settings in the environment take precedence.
         values = _sail_settings(scratch, pool_bytes) | {k: v for k, v in os.environ.items() if _is_of_sail(k)}
         with environment(values):
             import pysail

@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 
 
 def write_incidents(fleet: Fleet, out: Path) -> Path:
-    """Writes what was planted: kind, group, replica, from, to. Returns the path."""
+    """Writes the planted incidents: kind, group, replica, from, to. Returns the path."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / INCIDENTS
     content = {"seed": fleet.seed, "from": fleet.from_ts, "to": fleet.to_ts, "groups": len(fleet.names)}

@@ -1,7 +1,7 @@
 """A generated fleet: groups and their incidents, from a seed.
 
 The plan is a value. `rollup` makes roll-ups of it and `records` makes records, so tests can
-compare what analytics finds with what was planted. The same seed gives the same plan.
+compare the results of analytics with the planted incidents. The same seed gives the same plan.
 """
 
 import random
@@ -16,7 +16,7 @@ MASTER = 1
 MIN_IN_SYNC = 2
 GROUPS_MAX, HOURS_MAX = 100_000, 24 * 366
 PER_KIND = 100
-"""One group of so many has an incident of a kind, and at least one of each kind is planted."""
+"""One in this many groups has an incident of a kind, and at least one of each kind is planted."""
 
 MINUTES = {
     "lag": (8, 40),

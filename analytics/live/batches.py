@@ -1,4 +1,4 @@
-"""The batches whose rows are kept: what each had, and in which files it is.
+"""The batches whose rows are kept: the content of each, and its files.
 
 OUT/live/records/batch=<n>/<table>.parquet     see analytics/live/rows.py
 OUT/live/batches/<n>.json                      Batch; written when all files of the batch are whole

@@ -32,7 +32,7 @@ class Clocks:
         self._read()
 
     def look(self, batch: Batch) -> set[int]:
-        """Takes the clock samples of a batch; returns the minutes which they move samples out of or into."""
+        """Reads the clock samples of a batch; returns the minutes that they move samples out of or into."""
         if not batch.rows.get(CLOCK_SAMPLE.name):
             return set()
         before = self._offsets

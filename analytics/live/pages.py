@@ -59,7 +59,7 @@ class LivePages:
         self.remember(minute, lag=lag)
 
     def remember(self, minute: int, *, lag: Rows = None, state: Rows = None) -> None:
-        """Keeps what the fleet's page has of a minute. `state`: rows of the roll-up group_state."""
+        """Keeps the fleet page's numbers of a minute. `state`: rows of the roll-up group_state."""
         if lag is not None:
             self._lag[minute] = {_name(row): lag_ms(row) for row in lag.to_pylist()}
         if state is not None:

@@ -40,7 +40,7 @@ class Positions:
     files: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what of_json() takes, with the files in order."""
+        """Returns the input of of_json(), with the files in order."""
         return {"from_hour": self.from_hour, "files": dict(sorted(self.files.items()))}
 
     @classmethod
@@ -85,7 +85,7 @@ def advance(start: Positions, sizes: Mapping[str, int], *, hour: int, bytes_max:
 
 
 def ranges(start: Positions, end: Positions) -> Iterator[Range]:
-    """Yields what a batch from `start` to `end` reads, by name."""
+    """Yields the ranges that a batch from `start` to `end` reads, by name."""
     for name, to in sorted(end.files.items()):
         at = start.files.get(name, 0)
         if to > at:

@@ -53,7 +53,7 @@ EPOCHS = pa.schema(
     ]
 )
 """A row per broker, minute of its clock and masterEpoch: the first and the last sample with that epoch. These
-say whose samples are stale, as all samples of the hour would."""
+show whose samples are stale, as all samples of the hour would."""
 
 _KEPT = {table.name: table for table in KEPT}
 _OF_EPOCH = EPOCHS.names[: EPOCHS.names.index("first_ts")]

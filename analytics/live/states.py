@@ -38,7 +38,7 @@ class GroupStates:
         self.look()
 
     def look(self) -> None:
-        """Takes the events of all batches."""
+        """Reads the events of all batches."""
         paths = self._batches.paths(CONTROLLER_EVENT)
         if not paths:
             return

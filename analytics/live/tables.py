@@ -38,7 +38,7 @@ from keelmq.runtime.durable_file import replace_file
 LIVE_MS = 120 * MINUTE_MS
 """Minutes that are computed and shown; as old as the first rows of a new directory may be."""
 KEPT_MS = LIVE_MS + HOUR_MS
-"""Rows are kept for an hour more: what an hour begins with says how its later minutes are computed."""
+"""Rows are kept for an hour more: the beginning of an hour determines how its later minutes are computed."""
 
 STATUS = "status.json"
 ROWS_AT_ONCE = 500_000

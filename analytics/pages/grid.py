@@ -59,7 +59,7 @@ def newest_run(out: Path) -> Path | None:
 
 
 class Rollups:
-    """The roll-ups below `out` that pages are made of. `hours`: of these only; None: all that are there."""
+    """The roll-ups below `out` that pages are made of. `hours`: of these only; None: all existing ones."""
 
     def __init__(self, out: Path, hours: Iterable[int] | None = None) -> None:
         self.out = out

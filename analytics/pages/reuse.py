@@ -1,8 +1,8 @@
 """Series files that would be the same as in the generation before: hard links to them, which cost no bytes.
 
-A generation says in series.json what each file was made of: a digest of the content of its roll-ups. Files of
-a generation never change, so two generations may share them; a file is deleted with the last generation that
-has it.
+A generation records in series.json what each file was made of: a digest of the content of its roll-ups. Files
+of a generation never change, so two generations may share them; a file is deleted with the last generation
+that has it.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ class Reuse:
         return True
 
     def written(self, file: str, digest: str, groups: int) -> None:
-        """Notes what was written."""
+        """Records a written file."""
         self._made[file] = Made(digest, groups)
 
     def save(self) -> None:

@@ -6,7 +6,7 @@ another log, whose event ids start again; logs are ordered by the time of their 
 log that another replaced RESTART_MS before is left out. Lines of older writers have no log_id: logs_of()
 finds where their ids start again.
 
-A "snapshot" says how a group is. It begins a history whose older files are gone, shows that events are
+A "snapshot" has the state of a group. It begins a history whose older files are gone, shows that events are
 missing, and proves that nothing had changed by then.
 """
 

@@ -163,7 +163,7 @@ def _of_rule(name: str) -> Column:
 
 
 def _explained(found: DataFrame) -> DataFrame:
-    """Returns fail-overs that are unclean elections as well, which say more."""
+    """Returns fail-overs that are unclean elections as well, which are reported instead."""
     minute = F.floor(F.col("from_ts") / 60_000)
     unclean = found.where("kind = 'unclean'").select(*GROUP, minute.alias("_unclean"))
     return (

@@ -78,7 +78,7 @@ def lag_cells(samples: DataFrame, base_ms: int) -> DataFrame:
     NULL if it is not known.
     """
     behind = F.col("max_offset") - F.col("confirm_offset")
-    lag_ms = F.greatest("lag_ms", F.lit(0))  # greatest() takes no notice of NULL
+    lag_ms = F.greatest("lag_ms", F.lit(0))  # greatest() ignores NULL
     counted = samples.where("NOT is_stale AND confirm_offset <= max_offset").withColumn(
         "window_ts", window_of(F.col("ts"), base_ms)
     )

@@ -13,7 +13,7 @@ def minimum(samples: DataFrame) -> DataFrame:
     and of those that differ from the one in front.
 
     `samples`: rows of master_sample with hour_ts and is_stale. A sample without a minimum, of an older
-    broker, says nothing; neither does one of a replaced master.
+    broker, is not used; neither is one of a replaced master.
     """
     known = samples.where("NOT is_stale AND min_in_sync_replicas IS NOT NULL").select(
         *_HOUR, "ts", "broker_id", "min_in_sync_replicas"

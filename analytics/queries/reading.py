@@ -99,7 +99,7 @@ def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
 
 
 def as_pattern(spark: SparkSession, path: str) -> str:
-    """Returns a path as the readers of this session's engine take it: a URL in which the characters of
+    """Returns a path as the readers of this session's engine expect it: a URL in which the characters of
     patterns are literal."""
     return _pattern(path, is_url=_paths_are_urls(spark))
 

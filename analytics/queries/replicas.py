@@ -1,5 +1,5 @@
-"""What a group's master knows of its replicas per window, and the lag of a replica that is down: it keeps its
-last acknowledgement, so its lag grows."""
+"""The replicas of a group per window, as its master sees them, and the lag of a replica that is down: it
+keeps its last acknowledgement, so its lag grows."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
 """Which samples are of the current master.
 
-A master that was replaced goes on sampling until it hears of it; its numbers are right for its own log and
+A master that was replaced continues sampling until it is notified; its numbers are right for its own log and
 wrong for the group. A sample is stale if a higher masterEpoch began at or before its time. The evidence
 within an hour: the views in the controllers' events and snapshots, and the samples' own epochs. An epoch that
 is seen in the first EARLY_MS of an hour, in which no election began it, is of the hour before.

@@ -22,7 +22,7 @@ ACTIVE_MS = 2 * HOUR_MS
 LOOK_BACK_MS = 24 * HOUR_MS
 """Writers that ended earlier than this before an end do not count for it."""
 WRITERS_SHARE = 4
-"""Of writers of unknown clocks, one in so many must confirm an end."""
+"""Of writers of unknown clocks, one in this many must confirm an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Spells:
         self._found: dict[int, list[Spell]] = {}
 
     def of(self, hour_ts: int) -> list[Spell]:
-        """Returns the writers of this compacted hour; one for all, if its manifest does not tell them."""
+        """Returns the writers of this compacted hour; one for all, if its manifest does not list them."""
         if hour_ts not in self._found:
             manifest = self._hours[hour_ts]
             found = [self._spell(writer, hour_ts) for writer in manifest.writers]

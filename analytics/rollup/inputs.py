@@ -40,7 +40,7 @@ class Inputs:
 def inputs_of(manifests: Iterable[HourManifest]) -> Mapping[int, Inputs]:
     """Returns what the roll-up of each of these hours reads, by hour_ts.
 
-    `manifests`: of all compacted hours, those of wrong clocks too. Hours whose manifest says nothing of
+    `manifests`: of all compacted hours, those of wrong clocks too. Hours whose manifest has nothing about
     clocks count as if they had no clock samples.
     """
     of_hour = {each.hour_ts: each for each in manifests}

@@ -1,8 +1,8 @@
 """Rolls up the hours that are new or changed: the queries of their tables run on Spark, and each hour's rows
 become a file.
 
-An hour of minutes has a sixtieth of its samples' rows, so the driver takes them and writes the files itself:
-equal rows give equal files, to the byte, on every engine.
+An hour of minutes has a sixtieth of its samples' rows, so the driver collects them and writes the files
+itself: equal rows give equal files, to the byte, on every engine.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ def roll_up(
     """Computes the hours that are not up to date; returns them. A second run does nothing.
 
     `manifests`: of the compacted hours to look at. `base_ms`: a window besides minutes and hours. `tables`:
-    names from TABLES; what is made of events needs `minimum`. `inputs`: inputs_of() all compacted hours, by
+    names from TABLES; those made of events need `minimum`. `inputs`: inputs_of() all compacted hours, by
     hour_ts; None: of `manifests`. `ends`: up to when an hour has rows.
     """
     windows, store = windows_of(base_ms), RollupStore(out)

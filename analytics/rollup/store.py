@@ -181,7 +181,7 @@ class RollupStore:
         return [f"{self.url}/{name[start:]}" for name in names if name.endswith(".parquet")]
 
     def runs(self) -> list[int]:
-        """Returns the moments of the runs whose tables are there, oldest first."""
+        """Returns the moments of the runs whose tables exist, oldest first."""
         names = (name.removeprefix(RUN) for name in folders(self._system, self._path(RUN_TABLES)))
         return sorted(int(name) for name in names if name.isdigit())
 
@@ -242,7 +242,7 @@ def folders(system: pa_fs.FileSystem, path: str) -> list[str]:
 
 
 def spark_url(url: str) -> str:
-    """Returns a URL as Spark takes it: Hadoop's file system for S3 is that of s3a://."""
+    """Returns a URL in Spark's form: Hadoop's file system for S3 is that of s3a://."""
     return "s3a://" + url.removeprefix("s3://") if url.startswith("s3://") else url
 
 

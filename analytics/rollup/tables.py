@@ -1,4 +1,4 @@
-"""The roll-up tables: their columns, what they are made of, and the queries that make them."""
+"""The roll-up tables: their columns, their sources, and the queries that make them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a restore of metadata would change at a broker. Nothing is deleted; changes nothing itself."""
+"""Changes that a restore of metadata would make at a broker. Nothing is deleted; changes nothing itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""What the commands of backup, restore and verify share: requests, errors in one line, reading their files.
+"""Shared code of the commands of backup, restore and verify: requests, errors in one line, reading their
+files.
 
 Exit codes: 0 done; 1 refused, or a difference was found; 2 usage; 3 no answer.
 """

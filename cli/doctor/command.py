@@ -41,7 +41,7 @@ TIMEOUT_DEFAULT_MS = 1_200
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     paths: tuple[Path, ...]
     kind: Kind | None

@@ -155,7 +155,7 @@ def _describe(file: ConfigFile) -> str:
 
 
 def _remarks(file: ConfigFile) -> list[Finding]:
-    """Returns what the program would warn of at its start."""
+    """Returns the warnings that the program would log at its start."""
     found = []
     if file.broker is not None:
         found += [

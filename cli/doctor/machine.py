@@ -249,7 +249,7 @@ def _directory(name: str, key: str, path: Path, needed: int) -> Iterator[Finding
 
 
 def _store(name: str, broker: BrokerConfig) -> Iterator[Finding]:
-    """Whether the broker would start with the files that are there, as its start finds out."""
+    """Whether the broker would start with the existing files, by the checks of its start."""
     if (refusal := start_refusal(broker)) is not None:
         step = "its start would be refused, and change nothing: do what this says, and check again"
         yield failed("machine.directories", name, refusal, step)

@@ -147,7 +147,7 @@ def _lists(
         text = f"controllerAddr {broker.controller_addr} names none of the controllers of these files"
         step = "use the addresses of controllerDLegerPeers"
         yield failed("config.addresses", name, text, step)
-    elif missing and not by_name:  # a name may stand for all of them
+    elif missing and not by_name:  # a name may resolve to all of them
         text = f"controllerAddr lacks {', '.join(missing)}"
         step = "list every controller: a leader that gets no heartbeats considers this broker dead"
         yield failed("config.addresses", name, text, step)

@@ -1,5 +1,5 @@
-"""Two machines, each a container with a replica of every group, under traffic: what the demo and the bench of
-containers do with them."""
+"""Two machines, each a container with a replica of every group, under traffic: the operations of the demo and
+the bench of containers."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

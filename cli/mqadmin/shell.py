@@ -302,8 +302,9 @@ def per_server(
     done: str = "",
 ) -> Output:
     """Returns the output of a question to several servers: `text`, and a list of {address, ok, error, ...} as
-    JSON. `done` names the change, for the problem line that says which servers made it when others failed.
-    A server with nothing to change gets a note. Raises DoesNotExist if no server has anything to change."""
+    JSON. `done` names the change, for the problem line that names the servers that made it when others
+    failed. A server with nothing to change gets a note. Raises DoesNotExist if no server has anything to
+    change."""
     _raise_if_nowhere(said)
     rows = [
         {

@@ -1,8 +1,8 @@
 """Makes the moves of a plan, one after the other, each as a planned hand-over: no send fails.
 
 The controllers ask the master to hand over: it drains while it holds sends, and the new master has every byte
-when it is elected. The next move begins when the new master takes messages, all name servers that answer show
-it, and every former member of the SyncStateSet is in it again. The first failure ends the sequence.
+when it is elected. The next move begins when the new master accepts messages, all name servers that answer
+show it, and every former member of the SyncStateSet is in it again. The first failure ends the sequence.
 """
 
 import asyncio

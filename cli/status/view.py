@@ -1,5 +1,5 @@
 """The screen of `keelmq status`: lines of 80 columns, more on a wide terminal. Words carry the meaning;
-colours repeat it. Commands are never broken: they are there to be copied."""
+colours repeat it. Commands are never broken, so that they can be copied."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -151,7 +151,7 @@ def _cells(replica: ReplicaStatus) -> Sequence[str]:
 
 
 def _row(cells: Sequence[str], width: int) -> str:
-    """The address gets what is left of 80 columns; a longer one moves its own line only."""
+    """The address gets the rest of 80 columns; a longer one moves its own line only."""
     address = 21 if width < WIDE else 40
     number, at, role, in_sync, lag, since, epoch, rate, disk = cells
     return (

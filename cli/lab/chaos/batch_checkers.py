@@ -1,4 +1,4 @@
-"""Checks what a history has of full load: batches, and runs of their messages. Pure.
+"""Checks the full load in a history: batches, and runs of their messages. Pure.
 
 One entry for a batch and one for a run of messages, so that the history of millions of messages stays small.
 The rules are those of checkers.py, which calls them.

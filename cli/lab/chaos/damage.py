@@ -24,7 +24,8 @@ PAGE_SHARE: Final = 0.5
 LOG = "commitlog"
 QUEUES: Final = "consumequeue"
 DERIVED: Final = ("consumequeue", "batchconsumequeue", "index", "checkpoint", "epochFileCheckpoint", "config")
-"""What `lose` and `truncate` may take, below storePathRootDir, beside (truncate only) files of the log."""
+"""Files that `lose` and `truncate` may damage, below storePathRootDir, besides (truncate only) files of the
+log."""
 COVERED: Final = ((0, 12), (28, 36))
 """Bytes of a record's header whose change is recognised: TOTALSIZE, MAGIC, BODYCRC; PHYSICALOFFSET. With the
 body, what a checksum or the form of a record covers."""
@@ -61,7 +62,7 @@ class Ledger:
     wounds: list[Wound] = field(default_factory=list)
 
     def add(self, wound: Wound) -> None:
-        """Takes new damage. Where the file was damaged already, its former bytes are those before that."""
+        """Records new damage. Where the file was damaged already, its former bytes are those before that."""
         before = bytearray(wound.before)
         for older in reversed(self.wounds):
             low = max(wound.start, older.start)

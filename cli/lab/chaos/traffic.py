@@ -81,7 +81,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Recorder:
-    """Records operations; `clock` returns t, `put` takes entries."""
+    """Records operations; `clock` returns t, `put` stores entries."""
 
     clock: Callable[[], int]
     put: Callable[[AnyEntry], None]

@@ -63,7 +63,8 @@ class Plan:
 
 
 class _Cost(NamedTuple):
-    """Compared in this order: what the sum of squares grows by, and how many groups leave their hosts."""
+    """Compared in this order: the growth of the sum of squares, and the number of groups that leave their
+    hosts."""
 
     squares: int
     moves: int

@@ -75,7 +75,7 @@ def judge(place: Place) -> Verdict:
 @dataclass(frozen=True, slots=True)
 class Member:
     """The facts about a replica that the advice needs. is_controlled: controllers elect its group's masters.
-    min_offset, end_offset: what it has confirmed of the log, end exclusive."""
+    min_offset, end_offset: the part of the log that it has confirmed, end exclusive."""
 
     address: str
     broker_id: int
