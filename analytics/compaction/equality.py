@@ -5,8 +5,8 @@ import pyarrow.compute as pc
 
 
 def equal_rows(left: pa.Table, right: pa.Table) -> pa.Array:
-    """Returns for each row of two tables with one schema and as many rows: they are equal; NULL equals
-    NULL."""
+    """Returns, for each row of two tables with one schema and as many rows, whether they are equal; NULL
+    equals NULL."""
     equal = pa.repeat(pa.scalar(True), len(left))
     for name in left.column_names:
         equal = pc.and_(equal, _equal(_one(left[name]), _one(right[name])))

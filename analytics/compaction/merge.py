@@ -188,7 +188,7 @@ def canonical(row: dict[str, object], kind: str) -> bytes:
 
 
 def _differs(rows: pa.Table, names: Sequence[str]) -> pa.Array:
-    """Returns for each row but the first: it differs from the row before in one of these columns."""
+    """Returns, for each row but the first, whether it differs from the row before in one of these columns."""
     differs = None
     for name in reversed(names):
         column = rows[name].chunk(0)

@@ -89,7 +89,7 @@ def tasks_of(
     sources: Sources, manifests: Manifests, from_ts: int | None, to_ts: int | None
 ) -> Iterator[Task]:
     """Yields the sources that are new or changed, of hours that overlap [from_ts, to_ts) and are kept;
-    sources outside of hourly folders always. OSError of a source: it is a task, whose reading will fail."""
+    sources outside of hourly folders always. A source with an OSError is a task, whose reading will fail."""
     from_ts = max(from_ts or 0, manifests.kept_from)
     for source in sorted(sources.files, key=by_home):
         home = source.home_ts

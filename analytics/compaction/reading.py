@@ -23,8 +23,8 @@ _DAMAGED: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, IsalErro
 
 @dataclass(slots=True)
 class ReadResult:
-    """What was read of a file. `read_bytes`: up to the end of the last line that counts. `error`: why the
-    rest could not be read; `failed`: probably for another reason than damage."""
+    """The result of reading a file. `read_bytes`: up to the end of the last line that counts. `error`: why
+    the rest could not be read; `failed`: probably for another reason than damage."""
 
     lines: int = 0
     read_bytes: int = 0

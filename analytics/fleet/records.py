@@ -174,7 +174,7 @@ def _view(master: int | None, epoch: int, in_sync: tuple[int, ...], set_epoch: i
 
 
 def _changes(one: Planted | None) -> list[_Change]:
-    """Returns what the controllers agreed on because of an incident, in order."""
+    """Returns the controllers' decisions because of an incident, in order."""
     steps: list[tuple[int, tuple[int, ...], str]] = []
     found: list[_Change] = []
     view = _view(MASTER, 1, REPLICAS, 1)

@@ -32,7 +32,7 @@ RUN_TABLES = ("membership", "sync_state_set_changes", "failovers", "group_totals
 _REPLICA_STATE = ["out_ms", "flaps"]
 _FLAPS = _STATE.index("flaps")
 BYTES_A_MS = 400
-"""What a group's producers write."""
+"""Bytes that a group's producers write."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""What the controllers agreed on in the last hours, by minute: below the minimum, without a master, unknown.
+"""The groups' states by the controllers in the last hours, by minute: below the minimum, without a master,
+unknown.
 
 These are the rows of the batch job's group_state, by the same queries. Histories and their spans are made
 anew when events come; the minutes that have ended since are cut from the spans.

@@ -39,8 +39,8 @@ def group_history(
 ) -> DataFrame:
     """Returns one row per applied event and per snapshot with from_ts <= ts < to_ts, numbered by `n` from 1.
 
-    log, from_ts, found (the group before it; for a snapshot: as it is), after, previous (what the record in
-    front of it left behind), left and joined (brokerIds), is_gap (events are missing in front of it),
+    log, from_ts, found (the group before it; for a snapshot: as it is), after, previous (the state after the
+    record in front of it), left and joined (brokerIds), is_gap (events are missing in front of it),
     is_restart (another log begins, which does not continue the one before).
 
     `by_hour`: each hour of ts has a history of its own, made from its records alone; column hour_ts.

@@ -1,4 +1,4 @@
-"""Counts of what was read and what was wrong with it, so that a page with gaps can explain them."""
+"""Counts of read records and of faults in them, so that a page can explain its gaps."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -16,7 +16,7 @@ READ_SCHEMA = f"record string, {', '.join(f'{name} bigint' for name in READ)}, f
 FOUND = (
     "stale_master", "confirm_above_max", "epoch_gaps", "logs", "unknown_ms", "skew_max_ms", "skew_unknown",
 )  # fmt: skip
-"""What was found per group."""
+"""The columns with findings about a group."""
 
 
 def data_quality(

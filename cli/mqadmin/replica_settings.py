@@ -104,7 +104,8 @@ class Difference:
 
 
 def differences(replicas: Replicas, settings: Mapping[str, Mapping[str, str]]) -> list[Difference]:
-    """Returns what the replicas of each broker name differ in, without OWN_KEYS. settings: by address."""
+    """Returns the differences between the replicas of each broker name, without OWN_KEYS. settings: by
+    address."""
     found = []
     for name in sorted(set(replicas.names.values())):
         group = {

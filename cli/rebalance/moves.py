@@ -114,7 +114,7 @@ class Mover:
         return move.from_id in members
 
     async def _not_whole(self, move: Move, members: set[int]) -> str:
-        """Returns what is still missing after an election; "": nothing."""
+        """Returns the condition that is not met yet after an election; "": none."""
         info = await self._set_of(move)
         if info.master_broker_id != move.to_id:
             return f"broker {info.master_broker_id} is master instead of {move.to_id}"

@@ -90,7 +90,7 @@ class Surgeon:
         self._program, self._store, self._end = program, store, end
 
     def strike(self, kind: str) -> Damage | None:
-        """Does what `kind` says: flip, zero, truncate or lose. None: there is nothing to damage yet."""
+        """Makes the damage `kind`: flip, zero, truncate or lose. None: there is nothing to damage yet."""
         return {
             "flip": self._flip,
             "zero": self._zero,
