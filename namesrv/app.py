@@ -65,7 +65,7 @@ class PluginChoice(msgspec.Struct, frozen=True):
 
 
 def _state_of(plugins: Sequence[PluginChoice]) -> Path:
-    """Returns the directory of the state of a program that is a plugin alone."""
+    """Returns the state directory of a program that runs only a plugin."""
     found = (getattr(each, "state_path", None) for choice in plugins for each in choice.configs)
     return next((path for path in found if isinstance(path, Path)), DEFAULT_PATH)
 
@@ -309,7 +309,7 @@ class Namesrv:
 
     @property
     def _bound_port(self) -> int:
-        """Of the name server, or of a plugin without one."""
+        """Returns the port of the name server; without one, that of the plugin."""
         if self._server is not None:
             return self._server.address[1]
         return self.context.request_port or self.config.listen_port
@@ -350,7 +350,7 @@ class Namesrv:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer, due_ms)
 
     def _on_timer(self, due_ms: int) -> None:
-        """An exception of a subscriber reaches the event loop's handler; the timer is set again."""
+        """An exception raised by a subscriber reaches the event loop's handler; the timer is set again."""
         self._timer = None
         now = self._clock()
         if now >= self._next_scan_ms:
@@ -370,7 +370,7 @@ class Namesrv:
                 self._arm()
 
     def _sweep(self) -> None:
-        """Frees what is left of removed brokers; other work runs between two steps."""
+        """Frees the remains of removed brokers; other work runs between two steps."""
         if self._started and self.routes.sweep():
             asyncio.get_running_loop().call_soon(self._sweep)
 

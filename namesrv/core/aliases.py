@@ -1,9 +1,9 @@
 """Alias entries of a route: further broker names that lead to the same queues through another replica. Pure.
 
-A stock client reads the route every 30 s, and retries a failed message at once at *another broker name*. If a
-topic is at one group only, there is none: until the next poll every retry goes to the dead master. So the
-answer to 105 gives, besides broker-a, the name broker-a%alias1 with one write queue, no permission to read,
-and the address of a live slave as master. The slave forwards to the master (docs/adr/0041).
+A stock client reads the route every 30 s, and retries a failed message at once at *another broker name*. If
+only one group has the topic, there is no other name: until the next poll every retry goes to the dead master.
+So the answer to 105 lists, besides broker-a, the name broker-a%alias1 with one write queue, no permission to
+read, and the address of a live slave as master. The slave forwards to the master (docs/adr/0041).
 
 An alias's queue 0 is queue 0 of the group, and the number of aliases depends on settings and on the topic's
 queues, not on who is alive: a producer that chooses a queue by key finds the same list after a fail-over.
@@ -18,8 +18,8 @@ from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
 from keelmq.remoting.operations.route import BrokerData, QueueData
 
 ALIAS_QUEUES = 1
-"""Write queues of an alias. Its readQueueNums is the same: a client takes the number of queues of a topic
-that it creates from there."""
+"""Write queues of an alias. Its readQueueNums is the same: a client that creates a topic reads the number of
+its queues there."""
 PERCENT_MAX = 50
 REPLY_SUFFIX = "_REPLY_TOPIC"
 WITHOUT_PREFIXES = (
@@ -30,8 +30,8 @@ WITHOUT_PREFIXES = (
     "TRANS_CHECK_MAX_TIME_TOPIC",
     "SCHEDULE_TOPIC_",
 )
-"""Topics that brokers and consumers write. RocketMQ's tools add up what all brokers of a %RETRY% topic
-say."""
+"""Topics that brokers and consumers write. RocketMQ's tools add up the figures of all brokers of a %RETRY%
+topic."""
 
 
 class AliasLimits(msgspec.Struct, frozen=True):
@@ -65,14 +65,14 @@ def may_have_aliases(topic: str, names: Collection[str]) -> bool:
 
 
 def only_writable(queues: Sequence[QueueData]) -> int | None:
-    """Returns the index of the only group that takes messages; None: there is none, or there are several."""
+    """Returns the index of the only group that accepts messages; None: no group does, or several do."""
     writable = [at for at, queue in enumerate(queues) if queue.perm & PERM_WRITE]
     return writable[0] if len(writable) == 1 else None
 
 
 def alias_addresses(group: BrokerData, forwarders: Collection[str], *, keeps: bool) -> list[str]:
-    """Returns the slaves that forward, by id. `keeps`: without any the aliases lead to the master, so that
-    the list of queues stays as it is."""
+    """Returns the slaves that forward, by id. `keeps`: if no slave forwards, the aliases lead to the master,
+    so that the list of queues does not change."""
     slaves = [addr for each, addr in group.broker_addrs.items() if each != MASTER_ID and addr in forwarders]
     master = group.broker_addrs.get(MASTER_ID)
     return slaves or ([master] if keeps and master is not None else [])
@@ -88,7 +88,7 @@ def alias_entries(
     """Returns the aliases of a group for one topic, and their queues.
 
     `addresses`: of the replicas that forward, in a fixed order; none: no alias. `taken`: names of registered
-    groups, which no alias takes.
+    groups, which no alias may have.
     """
     brokers: list[BrokerData] = []
     queues: list[QueueData] = []

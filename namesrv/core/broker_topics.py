@@ -38,8 +38,8 @@ def key_of(queue: QueueData) -> Key:
 
 
 class PermChange(msgspec.Struct, frozen=True):
-    """A change of the permissions of a broker's topics. topics: how many it has; changed: of how many the
-    perm is another one. before, after: perm by topic, of the first CHANGES_SHOWN of them, sorted."""
+    """A change of the permissions of a broker's topics. topics: how many it has; changed: how many of them
+    have another perm now. before, after: perm by topic, of the first CHANGES_SHOWN of them, sorted."""
 
     topics: int = 0
     changed: int = 0
@@ -58,7 +58,7 @@ class BrokerTopics(msgspec.Struct, eq=False):
     ordered: AbstractSet[str] = frozenset()
     _kinds: set[Kind] = msgspec.field(default_factory=set)
     _by_key: dict[Key, Kind] = msgspec.field(default_factory=dict)
-    """Of kinds that a change of permissions has made equal, one at most."""
+    """At most one of the kinds that a change of permissions has made equal."""
 
     def kind(self, key: Key) -> Kind:
         """Returns what topics with this queue data share; put() keeps it."""
@@ -66,7 +66,7 @@ class BrokerTopics(msgspec.Struct, eq=False):
         return Kind(_queue_data(self.broker_name, key)) if found is None else found
 
     def put(self, topic: str, kind: Kind) -> bool:
-        """Sets the queue data of a topic. Returns whether it is other than before."""
+        """Sets the queue data of a topic. Returns whether it has changed."""
         known = self.kinds_of.get(topic)
         if known is kind or (known is not None and known.key == kind.key):
             return False

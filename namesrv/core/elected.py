@@ -53,7 +53,7 @@ class ElectedMasters(msgspec.Struct):
         return known if 0 < epoch < known.master_epoch else None
 
     def registered(self, request: Registration) -> None:
-        """A registration was accepted: one of a master ends what the election had to tell."""
+        """A registration was accepted: a master's registration supersedes the recorded election."""
         key = request.cluster_name, request.broker_name
         known = self._masters.get(key)
         if known is None or known.is_registered or request.broker_id != MASTER_ID:

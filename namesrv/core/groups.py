@@ -16,8 +16,8 @@ class BrokerGroup(msgspec.Struct):
     enable_acting_master: bool = False
     zone_name: str | None = None
     had_forwarders: bool = False
-    """A slave that forwards was registered. The group then keeps its alias entries without one: they lead to
-    the master, and the list of queues stays as it is."""
+    """A slave that forwards was registered. The group keeps its alias entries when no such slave is left:
+    they lead to the master, and the list of queues does not change."""
 
     def shown(self) -> tuple[dict[int, str], bool, str | None]:
         """Returns the values that replies show; `addrs` is replaced, never changed in place."""

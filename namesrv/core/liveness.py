@@ -9,8 +9,8 @@ A late close of an older connection never evicts a newer registration (promise S
 an incarnation (one run of one process); connection ids ascend, so a heartbeat of another incarnation over an
 older connection than the bound ones is outdated and ignored, while the key is active. Within an incarnation a
 new connection takes the place of the older ones, until they carry a heartbeat again. Once a key is inactive,
-whoever still beats is alive: else an old process that came back for a moment, over a new connection, would
-keep the present one out until that one connects again.
+any incarnation that still sends heartbeats is alive: otherwise an old process that came back for a moment,
+over a new connection, would shut out the present one until it connects again.
 
 The cost of a scan depends on what it finds: suspects are in a heap by deadline, and no entry is read before
 the earliest time at which one could have timed out.
@@ -170,8 +170,8 @@ class HeartbeatTable(msgspec.Struct):
         heapq.heappush(self._deadlines, (deadline_ms, self._suspected, key))
 
     def suspicion(self, key: Hashable) -> int | None:
-        """Returns the number of the close that made the key suspect, each one has its own; None: the key is
-        not suspect."""
+        """Returns the number of the close that made the key suspect (each close has its own); None: the key
+        is not suspect."""
         entry = self._entries.get(key)
         return None if entry is None or entry.suspect_deadline_ms is None else entry.suspicion
 

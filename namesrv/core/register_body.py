@@ -160,7 +160,7 @@ def read_slices(
             yield
         return slices or (frame,)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # read_body() tells what is wrong, or reads it leniently
+        # read_body() reports what is wrong, or reads it leniently
         return (read_body(raw, compressed=compressed, version=version),)
 
 

@@ -9,7 +9,7 @@ differences:
 - A brokerName belongs to one cluster (RocketMQ merges groups of the same name).
 - A first registration with one topic is accepted (RocketMQ refuses it, because the topics of that broker
   could stay incomplete): here later registrations add every topic that is missing.
-- With a broker all that it registered is removed, including mappings of static topics (RocketMQ keeps them).
+- Removing a broker removes all that it registered, also mappings of static topics (RocketMQ keeps them).
 
 Invariants: check_invariants().
 """
@@ -170,7 +170,7 @@ class RouteTable(msgspec.Struct):
                 self._topics.remove(topic, name)
 
     def register_topic(self, topic: str, queues: Sequence[QueueData]) -> str | None:
-        """Adds a topic. Returns why it did not, and nothing was changed then; None: it did."""
+        """Adds a topic. Returns why it was refused (then nothing was changed); None: it was added."""
         for queue in queues:
             if queue.broker_name not in self._groups:
                 return f"its broker {queue.broker_name[:80]} is not registered"
@@ -291,8 +291,8 @@ class RouteTable(msgspec.Struct):
         return topic_list(self._topics.with_flags(present=UNIT_SUB_FLAG, absent=absent))
 
     def sweep(self) -> bool:
-        """Frees some of what is left of removed brokers, in 2 ms. Returns whether there is more. It is
-        invisible, so no request waits for it."""
+        """Frees some remains of removed brokers, in 2 ms. Returns whether more are left. They are invisible,
+        so no request waits for it."""
         return self._topics.sweep()
 
     def live(self, cluster_name: str, broker_addr: str) -> LiveBroker | None:

@@ -57,12 +57,12 @@ class TopicParts(msgspec.Struct):
         return found.changed, found.absent or frozenset()
 
     def forget(self, address: tuple[str, str]) -> None:
-        """Ends the round of this address, which is registered no more."""
+        """Ends the round of this address, which is no longer registered."""
         self._rounds.pop(address, None)
 
 
 def version_after(request: Registration) -> DataVersion:
-    """Returns the version that counts after this part. Until the last one it equals that of no table, so
+    """Returns the version that counts after this part. Before the last part it equals no table's version, so
     QUERY_DATA_VERSION (322) answers "changed", and a round that is interrupted is repeated as changed. The
     stateVersion counts at once, because it decides which broker may have the id."""
     version = request.body.data_version

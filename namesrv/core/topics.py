@@ -2,8 +2,8 @@
 
 Each brokerName has its topics (BrokerTopics), and each topic the brokerNames that may have it. The former
 decides. So a broker leaves in one small step, however many topics it has, and all of its routes end at the
-same moment, as RocketMQ's do (it holds a lock meanwhile). What remains of it, names beside topics that it no
-longer has, is invisible, and is removed by sweep() in slices.
+same moment, as RocketMQ's do (it holds a lock meanwhile). Its name remains listed at topics that it no longer
+has; these entries are invisible, and sweep() removes them in slices.
 
 Invariants: check_invariants().
 """
@@ -104,8 +104,8 @@ class TopicTable(msgspec.Struct):
     def names(self, broker_names: Iterable[str] | None = None) -> Names:
         """Returns the topics of these brokers, None: of all, as they are at its first step.
 
-        In slices: a broker that leaves meanwhile takes none of its topics out of the answer, because its
-        BrokerTopics is not changed any more. A topic that is created or deleted meanwhile may be in it.
+        In slices: the topics of a broker that leaves meanwhile stay in the answer, because its BrokerTopics
+        no longer changes. A topic that is created or deleted meanwhile may be in it.
         """
         if broker_names is None and not self._gone:
             return list(self._names)
@@ -231,7 +231,7 @@ class TopicTable(msgspec.Struct):
         while topics_max > 0 and self._gone:
             gone = self._gone[-1]
             broker = self._brokers.get(gone.broker_name)
-            have = {} if broker is None else broker.kinds_of  # it may be here again
+            have = {} if broker is None else broker.kinds_of  # it may have registered again
             swept = 0
             for topic in islice(gone.topics, topics_max):
                 swept += 1
@@ -288,7 +288,7 @@ class TopicTable(msgspec.Struct):
 
 
 def _united(brokers: Sequence[tuple[BrokerTopics, AbstractSet[Kind] | None]]) -> Names:
-    """Returns the topics of all, of one with kinds only those that have one of them."""
+    """Returns the topics of all brokers; of a broker with kinds, only the topics of these kinds."""
     found, left = set[str](), SLICE_TOPICS
     for broker, kinds in brokers:
         topics = list(broker.kinds_of)

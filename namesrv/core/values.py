@@ -82,7 +82,7 @@ class Registration(msgspec.Struct, frozen=True):
     part: Part = WHOLE
 
     def too_large(self, chars_max: int) -> str | None:
-        """Returns why this registration is not kept; None: no name is too long, and no list."""
+        """Returns why this registration is refused; None: no name or list is too long."""
         servers = self.body.filter_servers or ()
         names = (self.cluster_name, self.broker_name, self.broker_addr, self.ha_server_addr)
         if any(len(name or "") > chars_max for name in (*names, self.zone_name, *servers)):

@@ -44,7 +44,7 @@ NO_ROUTE_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for fur
 ZONE_MODE = "__ZONE_MODE"
 OUR_LANGUAGE = "PYTHON"
 """Language of KeelMQ's programs and client. RocketMQ has no remoting client in Python itself: the one on PyPI
-wraps the C++ client, and says CPP."""
+wraps the C++ client, and sends CPP."""
 ENCODED_BYTES_MAX = 64 * 1024 * 1024
 """Size of all cached replies; above it the cache is cleared."""
 

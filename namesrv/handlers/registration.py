@@ -235,8 +235,8 @@ async def _register_bodies(request: RegisterBrokerRequest, call: Call) -> Sequen
 def _registrations(
     request: RegisterBrokerRequest, zone_name: str | None, bodies: Sequence[RegisterBody]
 ) -> list[Registration]:
-    """Returns one for each body. A request that is itself a part, as the header says, is not divided again:
-    brokers bound their parts."""
+    """Returns one Registration for each body. A request that is itself a part, as the header says, is not
+    divided again: brokers bound their parts."""
     whole = Registration(
         cluster_name=request.cluster_name,
         broker_name=request.broker_name,

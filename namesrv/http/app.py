@@ -65,7 +65,7 @@ CHANGES = (
 
 
 def _served(table: OperationTable) -> set[int]:
-    """Returns the codes of a table without that of users with passwords: members have the remoting port."""
+    """Returns the codes of a table but the one for users with passwords: members use the remoting port."""
     return table.handlers.keys() - {RequestCode.KEELMQ_SYNC_USERS}
 
 

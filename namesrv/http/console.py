@@ -1,5 +1,5 @@
-"""The console of a name server. It asks itself as it asks the others, over its remoting port. Imported only
-when HTTP is enabled: it needs FastAPI.
+"""The console of a name server. It queries its own server like the others, over the remoting port. Imported
+only when HTTP is enabled: it needs FastAPI.
 """
 
 from keelmq.console.service import ConsoleService

@@ -116,12 +116,12 @@ class Routes(Protocol):
 
 
 class Masters(Protocol):
-    """Where a plugin that elects masters tells the name server, before the master registers itself:
+    """A plugin that elects masters reports them here, before the master registers itself:
     namesrv/core/elected.py."""
 
     def elect(self, cluster_name: str, broker_name: str, master_addr: str, master_epoch: int) -> bool:
         """Routes show this master, if it is registered in any role, until it registers as master or a newer
-        one is told. False: it is known, or a newer one is."""
+        one is reported. False: this one or a newer one is known already."""
         ...
 
     def forget(self, cluster_name: str, broker_name: str) -> None:

@@ -20,12 +20,12 @@ FILE_BYTES_MAX: Final = 1 << 30
 
 
 class BackupFileError(Exception):
-    """The file is not a whole backup of controllers that this release can read. The text says why."""
+    """The file is not a complete backup of controllers that this release can read. The text says why."""
 
 
 class ControllersBackup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The content. group: controllerDLegerGroup. leader: the id of the controller that led, None if the
-    state is of one that did not. taken_ms: ms since 1970. state: the JSON of core/state_codec.py."""
+    """The content. group: controllerDLegerGroup. leader: the id of the controller that led, None if the state
+    is of a controller that did not lead. taken_ms: ms since 1970. state: the JSON of core/state_codec.py."""
 
     group: str
     leader: str | None

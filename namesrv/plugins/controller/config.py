@@ -205,7 +205,7 @@ class ControllerConfig(TelemetryConfig):
 
     @property
     def state_path(self) -> Path:
-        """What the program names a directory after that has its own state: one for each member."""
+        """Base of the name of the program's own state directory: one for each member."""
         return self.root / f"controller-{self.controller_d_leger_self_id}"
 
     @property

@@ -352,7 +352,7 @@ class ControllerPlugin:
         self._forget_unregistered(key)
 
     def _forget_unregistered(self, key: BrokerKey) -> None:
-        """Forgets an inactive broker that is not registered: a client can send heartbeats of any name."""
+        """Forgets an inactive broker that is not registered: a client can send heartbeats under any name."""
         if self._group_of(key) is None and not self.context.liveness.is_active(key, self.context.clock()):
             self.context.liveness.forget(key)
 

@@ -183,7 +183,7 @@ class _Core(SyncObj):
             super()._onTick(timeToWait)
 
     def _SyncObj__sendAppendEntries(self) -> None:
-        """In the place of the library's own: Member decides whether it is worth it."""
+        """Replaces the library's method: Member decides whether appends must be sent."""
         if self.member.must_append():
             self._send_appends()
 

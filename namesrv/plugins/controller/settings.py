@@ -75,7 +75,7 @@ class LiveConfig:
 
     def check_changes(self, body: bytes) -> dict[str, str | None]:
         """Parses key=value lines; "key=" resets a key to the file's value (None), also one that only a newer
-        release knows. Settings that are not in force here stand in the way of no change.
+        release knows. Settings that are not in force here block no change.
 
         Raises CommandError: a line, key or value is invalid, or contradicts the settings in force.
         """

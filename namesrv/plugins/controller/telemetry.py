@@ -85,8 +85,8 @@ class ControllerTelemetry:
             self.put_clock_samples()
 
     def put_clock_samples(self) -> None:
-        """Writes what was found since the last call. Only of an active controller, and of registered
-        brokers: a client can send heartbeats of any name."""
+        """Writes what was found since the last call. Only of an active controller, and of registered brokers:
+        a client can send heartbeats under any name."""
         left_out, ts, brokers = self.clock_offsets.left_out, self._wall_clock(), self._state.brokers
         found = self.clock_offsets.take()
         if not self._is_active:

@@ -104,7 +104,7 @@ def _counted(state: State, event: AnyEvent) -> State:
     """Counts the event, unless it has no `ts`, and takes its log_id.
 
     Events without `ts` were logged before event_count existed, and some members have them in a snapshot: all
-    members have the same count only if nobody counts them.
+    members have the same count only if no member counts them.
 
     A proposer uses the log_id of its state, and names only a log that has none (proposer.py), so all events
     of a log have the same. Where an older release has led for a while, its snapshots lack the log_id: the
@@ -247,8 +247,8 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
 
 
 def _term_of(before: BrokerSet, winner: int) -> Term:
-    """Returns the term that begins. Elected again, a master may not have begun its earlier term either: the
-    members of before that one are kept."""
+    """Returns the term that begins. A master that is elected again may not have begun its earlier term
+    either: the members from before that term are kept."""
     if before.term is not None and before.term.broker_id == winner and before.sync_state_set == {winner}:
         return before.term
     return Term(winner, before.master_epoch + 1, before.sync_state_set)
@@ -266,7 +266,7 @@ def _clear_master(before: BrokerSet) -> BrokerSet:
 
 
 def _restore(before: BrokerSet, members: tuple[int, ...]) -> BrokerSet:
-    """Clears the master, and adds the members of before the last election to the SyncStateSet again."""
+    """Clears the master, and adds the members from before the last election to the SyncStateSet again."""
     return replace(
         before,
         master_broker_id=None,

@@ -1,8 +1,8 @@
 """How far the clocks of brokers are from ours, from the sending times in their heartbeats. Pure.
 
-A heartbeat says when it was sent, by the broker's clock. The receipt, by ours, is later by the difference of
-the clocks and by the time on the way, which is never negative. So the least difference of many heartbeats is
-nearest to that of the clocks.
+A heartbeat contains its sending time by the broker's clock. Its time of receipt by our clock is later by the
+difference of the clocks plus the transmission time, which is never negative. So the least difference of many
+heartbeats is closest to that of the clocks.
 """
 
 from typing import Final, NamedTuple
@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 from namesrv.core.liveness import BrokerKey
 
 KEYS_MAX: Final = 10_000
-"""Brokers that are compared at a time; a client can send heartbeats of any name."""
+"""Brokers that are compared at a time; a client can send heartbeats under any name."""
 TIME_MAX: Final = 253_402_300_800_000  # ms since 1970 of the year 10000
 
 
 class ClockOffset(NamedTuple):
-    """offset_ms: the broker's clock is behind ours by so much; below 0: ahead. heartbeats: their number."""
+    """offset_ms: the broker's clock is behind ours by this much; below 0: ahead. heartbeats: their number."""
 
     offset_ms: int
     heartbeats: int

@@ -2,12 +2,12 @@
 
 A process that dies closes its listener together with its connections. So if the address refuses a connection
 now, the process that sent the heartbeats is dead, and an election need not wait for the grace. This holds
-only if the refusal comes from the host of the heartbeats: behind address translation or a proxy it would be
-somebody else's, and then nothing is asked. Every other answer proves nothing, and the grace is kept: a live
+only if the refusal comes from the host of the heartbeats: behind address translation or a proxy another host
+would refuse, so no attempt is made there. Every other answer proves nothing, and the grace is kept: a live
 broker accepts, one with a full accept queue or behind a partition is silent, and another process may have
 taken the port.
 
-The proof is of one close (HeartbeatTable.suspicion): a broker that has restarted and sent a heartbeat
+A proof applies to one close (HeartbeatTable.suspicion): a broker that has restarted and sent a heartbeat
 meanwhile is not affected. A firewall that answers with a reset, or with ICMP "port unreachable", looks like a
 dead process; the broker that it makes inactive would be inactive after the grace.
 """

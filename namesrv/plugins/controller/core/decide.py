@@ -90,15 +90,16 @@ def decide_register(
     check_code: str | None = None,
     connection_id: int = 0,
 ) -> Decision:
-    """registerBroker (1003). The id must have been applied for (1013), by this broker if `check_code` tells.
-    A changed address is recorded first, unless the broker still works at the old one: an id has one owner.
+    """registerBroker (1003). The id must have been applied for (1013), by this broker if `check_code` is
+    given. A changed address is recorded first, unless the broker still works at the old one: an id has one
+    owner.
 
     A master that registers has restarted, and its term ends, however fast the restart was: its machine may
     have lost data that was not on disk. Another member of the SyncStateSet has that data and is elected. If
     there is none, the restarted master needs a new epoch, because its slaves may have data of the old epoch
     that it has lost. The term continues if nothing was written in it yet (`epoch`, the last one on its disk,
-    is older): for example if a 1003 is repeated, or arrives after its sender was elected. Unless the process
-    before has refused it.
+    is older): for example if a 1003 is repeated, or arrives after its sender was elected. It ends if the
+    previous process refused it.
     """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:

@@ -1,7 +1,7 @@
 """elect(): which replica becomes master, and why. Pure; liveness is an argument (LiveView).
 
 Only a live member of the SyncStateSet may win, because it has every acknowledged message; other replicas only
-if unclean elections are enabled. A replica that says that it is unfit never wins: it has lost the end of its
+if unclean elections are enabled. A replica that reports itself unfit never wins: it has lost the end of its
 log, and refuses to be master. The recorded master stays until it is proved dead, or unfit. Source: RocketMQ
 5.3.3, DefaultElectPolicy. Offsets are compared, never subtracted: RocketMQ's int difference overflows above
 2 GiB.
@@ -17,9 +17,9 @@ from namesrv.plugins.controller.core.state import BrokerSet, Term
 
 class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     """Last heartbeat of a live broker. election_priority: smaller is better. connection_id: it arrived over
-    this one; 0: over HTTP. damaged_bytes: of its confirmed log, which failed their checksum. disk_full: its
-    disk has no room for messages. is_unfit: its log ends at max_offset and was confirmed up to
-    confirm_offset, so it refuses to be master. refused_epoch, of an unfit one: it has begun no term behind
+    this one; 0: over HTTP. damaged_bytes: bytes of its confirmed log that failed their checksum. disk_full:
+    its disk has no room for messages. is_unfit: its log ends at max_offset and was confirmed up to
+    confirm_offset, so it refuses to be master. refused_epoch, of an unfit one: it has begun no term after
     `epoch`, and will begin none up to this masterEpoch; -1: it does not know its epochs."""
 
     broker_address: str
@@ -80,7 +80,7 @@ class LiveView(msgspec.Struct, frozen=True):
 
     def works_at(self, broker_id: int, address: str) -> bool:
         """Returns whether the replica is surely active, and sends heartbeats from this brokerAddr; or may be,
-        because a new active controller has not heard it yet."""
+        because a new active controller has not heard from it yet."""
         if broker_id in self.presumed:
             return True
         info = self.live.get(broker_id)
@@ -88,7 +88,7 @@ class LiveView(msgspec.Struct, frozen=True):
 
     def works_over_another(self, broker_id: int, connection_id: int) -> bool:
         """Returns whether the replica is surely active, and its heartbeats arrive over another connection. 0:
-        not known over which."""
+        the connection is unknown."""
         info = self.live.get(broker_id)
         if info is None or broker_id in self.doubtful or 0 in (connection_id, info.connection_id):
             return False
@@ -101,7 +101,7 @@ class Verdict(Enum):
     KEEP = "keep"  # the recorded master is alive
     ELECTED = "elected"
     NONE = "none"  # no replica may win
-    REFUSED = "refused"  # by the elected master: the SyncStateSet of before its election is restored first
+    REFUSED = "refused"  # by the elected master: the SyncStateSet from before its election is restored first
     WAIT = "wait"  # no replica may win yet: a member has sent no heartbeat yet, or is doubtful
 
 
@@ -173,8 +173,8 @@ def elect_successor(broker_set: BrokerSet, view: LiveView) -> Election:
 
 
 def refused_term(broker_set: BrokerSet, view: LiveView) -> Term | None:
-    """Returns the term that the elected master has refused, if the SyncStateSet of before that election has
-    other members; None: there is none, or nothing proves that nobody has begun it.
+    """Returns the term that the elected master has refused, if the SyncStateSet from before that election has
+    other members; None: there is no such term, or a replica may have begun it.
 
     Refused means: the replica has begun no term since, and will not begin this one (LiveInfo.refused_epoch).
     So nothing was acknowledged since that election, and those members still have everything.
@@ -218,7 +218,7 @@ def rank(broker_id: int, view: LiveView) -> tuple[bool, int, int, bool, bool, in
     replica counts as one only if it has the newest epoch and every confirmOffset. Among replicas without
     damage the first criterion changes nothing. Room decides only between equal logs: without
     allAckInSyncStateSet the longer one may have acknowledged messages that are not confirmed, and a master
-    without room hands over by itself, with every byte.
+    without room hands over on its own, with every byte.
     """
     live = view.live[broker_id]
     is_sound = not live.damaged_bytes and _has_all_confirmed(live, view)

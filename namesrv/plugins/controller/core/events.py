@@ -65,9 +65,10 @@ class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
     Fenced by both epochs: the SyncStateSet may have shrunk since the decision and exclude the winner.
     unclean: the winner may be outside the SyncStateSet, and acknowledged messages may be lost.
     kept (v 2): members that stay in the SyncStateSet, because a drained master has confirmed that they have
-    all of its data. Without a new master (v 4): the members of before the last election, because that master
-    has refused its term, and nothing was acknowledged in it. last_heartbeat_ts, detected_ts: when the lost
-    master sent its last heartbeat and when it was found inactive, ms since 1970 by the clock of the proposer.
+    all of its data. Without a new master (v 4): the members from before the last election, because that
+    master has refused its term, and nothing was acknowledged in it. last_heartbeat_ts, detected_ts: when the
+    lost master sent its last heartbeat and when it was found inactive, ms since 1970 by the clock of the
+    proposer.
     """
 
     new_master_broker_id: int | None

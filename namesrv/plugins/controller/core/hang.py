@@ -1,9 +1,9 @@
-"""hung_from_ms(): since when a master hangs, by what this controller and the in-sync replicas see. Pure.
+"""hung_from_ms(): when a master began to hang, as this controller and the in-sync replicas see it. Pure.
 
-It does if all of this holds:
+A master hangs if all of these conditions hold:
 
     all-ack     the master's last heartbeat, of this term, says allAckInSyncStateSet: it acknowledges nothing
-                that a member of the SyncStateSet lacks. So whoever is elected has all that it has
+                that a member of the SyncStateSet lacks. So any elected replica has all that it has
                 acknowledged or ever will, even if it does not hang: the election is safe at any time
     beats       none has arrived for longer than its beats of the last minute explain (Silence)
     replicas    more than half of the other members that are alive, and at least one, report that their link
@@ -35,7 +35,7 @@ class MasterBeat(msgspec.Struct, frozen=True):
 
 
 def hung_from_ms(beat: MasterBeat, reports: Collection[int | None], *, master_epoch: int) -> int | None:
-    """Returns from when on the master hangs, if nothing more is heard of it; None: that is not known.
+    """Returns the time from which the master hangs, if nothing more is heard from it; None: unknown.
 
     reports: of each other member of the SyncStateSet that is alive: the masterEpoch whose link is silent, or
     None.

@@ -18,8 +18,8 @@ def check_owner(
     check_code: str | None,
     connection_id: int,
 ) -> Refused | None:
-    """Refused: the id belongs to another broker, or another process works with it, at the recorded address or
-    over another connection with the same one. connection_id: of the request; 0: none that tells."""
+    """Refused: the id belongs to another broker, or another process uses it, at the recorded address or over
+    another connection with the same address. connection_id: of the request; 0: unknown."""
     if check_code not in (None, replica.check_code):
         return _not_the_owner(broker_id, replica.address)
     if replica.address != broker_address:
@@ -32,7 +32,7 @@ def check_owner(
 
 
 def _second_owner(broker_id: int, owner_address: str, *, is_sure: bool) -> Refused:
-    """Returns the refusal of another address for a broker that works: its files were copied, and two brokers
+    """Returns the refusal of a second address for a broker at work: its files were copied, and two brokers
     with one id would both acknowledge messages. not is_sure: a new active controller waits for it first."""
     if not is_sure:
         return Refused(

@@ -50,7 +50,7 @@ def restored_state(
 
 
 def _without_master(group: BrokerSet, raise_epochs: int, raise_ids: int) -> BrokerSet:
-    """An id that the lost controllers assigned after the backup is below id_floor: nobody else gets it. A
+    """An id that the lost controllers assigned after the backup is below id_floor: no other broker gets it. A
     group that had no master yet may have had one since: the election compares all its replicas."""
     next_broker_id = group.next_broker_id + raise_ids
     return replace(

@@ -13,7 +13,7 @@ from namesrv.plugins.controller.core.state import BROKER_ID_MAX, EPOCH_MAX, FIRS
 GROUP_BROKERS_MAX = 1_000
 """Maximum of one group: the cost of a change grows with the number of its brokers."""
 IDS_AHEAD_MAX = GROUP_BROKERS_MAX
-"""By how much an id may be above the next one: so many brokers can have asked for theirs at once."""
+"""Maximum distance of an id above the next one: this many brokers can have requested ids at once."""
 TEXT_BYTES_MAX = 512
 """Maximum size of a name, an address or a registerCheckCode; a DNS name has at most 255 bytes."""
 
@@ -107,7 +107,7 @@ def check_registered_address(
     broker_set: BrokerSet, broker_id: int | None, broker_address: str | None
 ) -> Refused | None:
     """Refused: the sender's id is registered at another address. That process has taken its place while it
-    was silent, and only one of them may serve. None, too, if the sender does not tell who it is."""
+    was silent, and only one of them may serve. None, too, if the sender does not identify itself."""
     replica = None if broker_id is None else broker_set.replicas.get(broker_id)
     if replica is None or broker_address in (None, replica.address):
         return None

@@ -1,6 +1,6 @@
-"""DeathProofs: asks the listening address of a broker whose heartbeat connection has closed.
+"""DeathProofs: probes the listening address of a broker whose heartbeat connection has closed.
 
-core/death_proof.py says what an answer means. Every controller asks, and only the active one elects. The
+core/death_proof.py defines what an answer means. Every controller probes, and only the active one elects. The
 connection carries no byte: a live broker sees it open and close.
 """
 
@@ -17,7 +17,7 @@ from namesrv.plugins.controller.settings import LiveConfig
 logger = logging.getLogger(__name__)
 
 PROBES_MAX = 256
-"""Attempts at the same time. Of further brokers nothing is proved: they are inactive after the grace."""
+"""Maximum of concurrent attempts. Further brokers are not probed: they are inactive after the grace."""
 
 
 class Probe(Protocol):
@@ -47,7 +47,7 @@ class DeathProofs:
         self.unproved = 0  # attempts that proved nothing
 
     def suspect(self, keys: Iterable[object]) -> None:
-        """Asks the address of each broker among `keys`, which have just lost their connection."""
+        """Probes the address of each broker among `keys`, which have just lost their connection."""
         for key in keys:
             suspicion, heartbeat = self._liveness.suspicion(key), self._liveness.info(key)
             if not isinstance(key, BrokerKey) or suspicion is None or not isinstance(heartbeat, Heartbeat):

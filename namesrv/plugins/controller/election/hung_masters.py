@@ -19,7 +19,7 @@ from namesrv.plugins.controller.settings import LiveConfig
 logger = logging.getLogger(__name__)
 
 CONFIRM_MS = 10
-"""So long a found master stays active: if this process was stopped, heartbeats may wait in its sockets."""
+"""A found master stays active this long: if this process was stopped, heartbeats may wait in its sockets."""
 
 
 class HungMasters:

@@ -1,7 +1,7 @@
 """LivenessView: which brokers are alive, from the heartbeats and connections of this controller.
 
 Not replicated: every broker sends heartbeats to every controller, so a new active controller has heartbeats
-already. If it has none of a broker, or the last one is older than the broker's timeout, it still counts the
+already. If it has none from a broker, or the last one is older than the broker's timeout, it still counts the
 broker as alive for one grace window: the previous leader may have received a heartbeat, and a master relies
 on that (broker/core/lease.py). A broker whose connection has closed is dead at once.
 """
@@ -29,9 +29,9 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Stored with each heartbeat: its content and the connection that it arrived on.
 
     hands_over: a master drains on request before another broker is elected. min_in_sync_replicas: with fewer
-    members in the SyncStateSet it refuses messages; None: an older broker. all_ack_beats: of a master
-    with allAckInSyncStateSet that was asked to beat often: the gaps between its beats. silent_master_epoch:
-    of a slave whose link to its master is silent: the masterEpoch of that one.
+    members in the SyncStateSet it refuses messages; None: an older broker. all_ack_beats: of a master with
+    allAckInSyncStateSet that was asked to beat often: the gaps between its beats. silent_master_epoch: of a
+    slave whose link to its master is silent: the masterEpoch of that master.
     """
 
     live: LiveInfo
@@ -43,8 +43,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether the broker takes a 1008 on the connection of its heartbeats: KeelMQ's do, RocketMQ's client
-        refuses it. Only KeelMQ's say their minInSyncReplicas."""
+        """Whether the broker accepts a 1008 on the connection of its heartbeats: KeelMQ's brokers do,
+        RocketMQ's client refuses it. Only KeelMQ's brokers send their minInSyncReplicas."""
         return self.min_in_sync_replicas is not None
 
 

@@ -161,7 +161,7 @@ class Elections:
         self._notifier.notify(broker_set)
 
     async def start_due(self, now_ms: int) -> None:
-        """With thousands of groups, others are served between GROUPS_AT_ONCE of them."""
+        """With thousands of groups, other requests are served after every GROUPS_AT_ONCE groups."""
         names, self._names = self._names, set()
         names.update(name for name, retry in self.retries.items() if retry.due_ms <= now_ms)
         if not self._grace_is_over and self._liveness_view.grace_left_ms() == 0:

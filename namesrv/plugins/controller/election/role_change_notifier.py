@@ -1,9 +1,9 @@
 """RoleChangeNotifier: sends NOTIFY_BROKER_ROLE_CHANGED (1008) to the replicas of a broker group.
 
 A KeelMQ broker gets it over the connection that it has opened itself, at once. The client of RocketMQ's
-broker knows no 1008 there: it logs an error and ignores it. Such a broker gets it at its own address, over a
-connection that this controller opens, as from RocketMQ's controller. Which one a broker is, its heartbeats
-say. A notification is oneway; a replica that misses it reads the same by polling (1004).
+broker does not know 1008 there: it logs an error and ignores it. Such a broker gets it at its own address,
+over a connection that this controller opens, as from RocketMQ's controller. Its heartbeats show which kind a
+broker is. A notification is oneway; a replica that misses it reads the same by polling (1004).
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class RoleChangeNotifier:
             self._client = None
 
     async def notify_all(self) -> None:
-        """Sends 1008 to the live replicas of every group that has a master. Others are served between groups:
-        a new leader of thousands of groups would otherwise answer nobody for a second."""
+        """Sends 1008 to the live replicas of every group that has a master. Other requests are served between
+        groups: a new leader of thousands of groups would otherwise answer none for a second."""
         for broker_name in list(self._state().brokers):
             broker_set = self._state().brokers.get(broker_name)
             if broker_set is not None and broker_set.master_broker_id is not None:

@@ -48,7 +48,7 @@ class RouteMasters:
             self._tell(cluster_name, broker_name)
 
     def _tell(self, cluster_name: str, broker_name: str) -> None:
-        """Tells what the state says now: events may have been applied since the one that led here."""
+        """Reports what the state contains now: events may have been applied since the one that led here."""
         if self._masters is None:
             return
         group = self._state().brokers.get(broker_name)

@@ -101,7 +101,7 @@ class RaftSettings:
     fast_election_s: float = 0.03  # maximum election delay after the link to the leader broke; 0: disabled
     connection_timeout_s: float = 1.5
     connection_retry_s: float = 0.3
-    leader_fallback_s: float = 0.8  # a leader that gets no answers of a majority for so long steps down
+    leader_fallback_s: float = 0.8  # a leader that gets no answers from a majority for this long steps down
     append_deadline_s: float = 3.0  # after this time the outcome of an append is Unknown
     compaction_entries: int | None = (
         None  # None: 5,000 + random(2,000), so that members do not pause together

@@ -37,7 +37,7 @@ class ElectionWait:
         self._fast_rounds, self._again_s = 0, AGAIN_S
 
     def appended(self, term: int, now: float) -> None:
-        """Notes an append. The gap between two leaders is not one of a leader: it does not count."""
+        """Notes an append. The gap between two leaders does not count."""
         self._fast_rounds, self._again_s = 0, AGAIN_S
         if self._last is not None and self._last[0] == term:
             self._longest_now = max(self._longest_now, now - self._last[1])

@@ -107,7 +107,7 @@ class Proposals:
             self._complete(batch, None, NO_ANSWER)
 
     async def append(self, event: bytes) -> AppendOutcome:
-        """Implements Replicator.append(). Takes two deadlines at most: one queued."""
+        """Implements Replicator.append(). Takes at most two deadlines, one of them in the queue."""
         if len(event) > EVENT_BYTES_MAX:
             raise LocalProtocolError(f"event of {len(event)} bytes, limit {EVENT_BYTES_MAX}")
         if self._epoch is None:

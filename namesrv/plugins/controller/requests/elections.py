@@ -177,7 +177,7 @@ class ElectionHandlers:
 
 
 def master_of(group: BrokerSet | None) -> dict[str, object] | None:
-    """Returns who is master and since which epoch; None: there is no such group."""
+    """Returns the master and the epoch of its term; None: there is no such group."""
     if group is None:
         return None
     return {

@@ -74,7 +74,7 @@ class HeartbeatHandler:
     """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat, or has
     begun or ceased to refuse to be master: the group may need an election.
     `group_of(key)`: the group of the replicated state that has this broker; None: it is not registered.
-    `hung_masters` is told of each slave whose master is silent. `clock_offsets` None: clocks are not
+    `hung_masters` is notified of each slave whose master is silent. `clock_offsets` None: clocks are not
     compared."""
 
     def __init__(
@@ -164,7 +164,7 @@ class HeartbeatHandler:
 
     def _check_owner(self, key: BrokerKey, live: LiveInfo) -> None:
         """Raises CommandError: the broker with this id works at its recorded address, and this heartbeat is
-        of another process. That one was paused, and replaced meanwhile. Over a newer connection it would
+        of another process. That process was paused, and has been replaced. Over a newer connection it would
         displace the present one here, and its registration (1003) would be accepted."""
         before = self._liveness.info(key)
         if not isinstance(before, Heartbeat) or before.live.broker_address == live.broker_address:

@@ -55,7 +55,7 @@ class DataDirectory:
             self._lock = -1
 
     def begin_restore(self) -> None:
-        """From now on nobody opens the directory, whatever becomes of this process. Raises OSError."""
+        """From now on no process opens the directory, even if this one ends. Raises OSError."""
         self._restoring.touch(mode=0o600)
         sync_directory(self.path)
 

@@ -87,8 +87,8 @@ class TlsChannel(PlainChannel):
 
 
 def _is_for_servers(certificate: bytes) -> bool:
-    """Returns whether a certificate that OpenSSL has verified may be a server's, too: the listener's OpenSSL
-    asks only whether it may be a client's, and the CA may also issue those of applications."""
+    """Returns whether a certificate that OpenSSL has verified is valid for a server: the listener's OpenSSL
+    checks only that it is valid for a client, and the CA may also issue some to applications."""
     # imported here: a member without certificates does not need the library's memory
     from cryptography.x509 import (
         DuplicateExtension,
