@@ -37,15 +37,15 @@ def copy_of(old: MessageExt) -> Message:
 
 
 def original_topic(message: MessageExt) -> str:
-    """Returns the topic that a DLQ message was sent to, "" if it does not say."""
+    """Returns the topic that a DLQ message was sent to, "" if it does not name it."""
     named = message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC) or ""
     return "" if named.startswith((DLQ_PREFIX, RETRY_PREFIX)) else named
 
 
 def copy_of_dlq_message(message: MessageExt, group: str, *, to_topic: bool) -> Message:
-    """Returns a message that the group consumes again as if it were new: in the group's retry topic, which
-    nobody else reads. to_topic: in its original topic instead, which every group reads. ValueError: it does
-    not say its topic, or its body could not be inflated."""
+    """Returns a message that the group consumes again as if it were new: in the group's retry topic, which no
+    other group reads. to_topic: in its original topic instead, which every group reads. ValueError: it does
+    not name its topic, or its body could not be inflated."""
     topic = original_topic(message)
     if not topic:
         raise ValueError("it does not say which topic it was sent to")

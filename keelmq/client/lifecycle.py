@@ -46,11 +46,11 @@ class Lifecycle(ABC):
         await asyncio.shield(self._closing)
 
     async def _start(self) -> None:  # noqa: B027 - most clients need no step
-        """What opening does."""
+        """The work of opening the client."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """What closing does; called once."""
+        """The work of closing the client; called once."""
 
     @property
     def _is_closed(self) -> bool:

@@ -40,7 +40,7 @@ COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_CODECS: Final = {0x000: Codec.ZLIB, 0x100: Codec.LZ4, 0x200: Codec.ZSTD, 0x300: Codec.ZLIB}
 """By the bits of COMPRESSION_TYPE_MASK. Old producers set none, and mean zlib."""
 BODY_BYTES_MAX: Final = 64 << 20
-"""The longest inflated body, and all inflated bodies of one answer, if the caller does not say. 16 times a
+"""The longest inflated body, and all inflated bodies of one answer, if the caller sets no limit. 16 times a
 broker's default maxMessageSize."""
 INNER_BATCH_FLAGS = 0xC0  # of an inner batch: messages that are stored as one record
 HALF_FLAG = 0x4  # of an open transaction
@@ -282,8 +282,8 @@ class DecodedPull:
 def decode_pull(
     body: bytes, broker_name: str = "", *, begin: int, end: int, inflated_max: int = BODY_BYTES_MAX
 ) -> DecodedPull:
-    """Returns the messages of a pull body, as decode_messages(), and what is damaged in it. begin: the queue
-    offset that was asked for; end: the next one. If all bodies together would exceed inflated_max, the result
+    """Returns the messages of a pull body, as decode_messages(), and what is damaged in it. begin: the
+    requested queue offset; end: the next one. If all bodies together would exceed inflated_max, the result
     ends in front of the message that does not fit, and the next pull begins there."""
     messages: list[MessageExt] = []
     damaged: list[DamagedRecord] = []
@@ -324,8 +324,8 @@ def is_inner_batch(message: MessageExt) -> bool:
 
 
 def _damaged(part: bytes, begin: int, end: int, reason: str) -> DamagedRecord:
-    """part: one damaged record or more, between the good ones with the queue offsets begin - 1 and end. What
-    its header says counts only if it agrees with them."""
+    """part: one damaged record or more, between the good ones with the queue offsets begin - 1 and end. Its
+    header counts only if it agrees with them."""
     end = max(end, begin + 1)
     if len(part) >= _HEAD.size:
         size, magic, _, _, _, queue_offset, physical_offset, *_ = _HEAD.unpack_from(part)

@@ -1,10 +1,10 @@
-"""Who looks at the console, and as whom it acts: log-in, cookies, and the credentials of a request.
+"""Who uses the console, and with whose rights it acts: log-in, cookies, and the credentials of a request.
 
-A session stands for the user's name and password, in memory. The HTTP guard gets them as the header
-Authorization of each request that has the cookie (Sessions in keelmq/remoting/servers/http_access.py), so a
-user who is removed, or has a new password, is out with the next request. Where the port does not know the
-users, servers of the cluster are asked again while a session is used, each CHECK_AGAIN_MS. Open streams are
-checked like requests.
+A session holds the user's name and password, in memory. The HTTP guard gets them as the header Authorization
+of each request that has the cookie (Sessions in keelmq/remoting/servers/http_access.py), so a user who is
+removed, or has a new password, is logged out at the next request. Where the port does not know the users,
+servers of the cluster are asked again every CHECK_AGAIN_MS while a session is used. Open streams are checked
+like requests.
 """
 
 import asyncio
@@ -55,12 +55,12 @@ class Verifier(Protocol):
 
     @property
     def is_required(self) -> bool:
-        """Returns whether nobody sees anything without a session or other credentials."""
+        """Returns whether a session or other credentials are required to see anything."""
         ...
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """Who sends a request. user "": nobody is logged in. credentials: what signs their actions; None: nothing
+    """Who sends a request. user "": no user is logged in. credentials: sign the user's actions; None: nothing
     does."""
 
     user: str = ""
@@ -88,7 +88,7 @@ class ConsoleAccess:
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._checking_again = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._asking: dict[str, asyncio.Task[None]] = {}
-        """Session id -> who asks whether its password is still right."""
+        """Session id -> the task that asks whether its password is still right."""
 
     @property
     def is_required(self) -> bool:
@@ -107,8 +107,8 @@ class ConsoleAccess:
         return path.startswith(f"{API}/")
 
     def authorization_of(self, path: str, cookie: str) -> str | None:
-        """Returns the header Authorization that a cookie stands for; None: nothing. Cookies are for the
-        console's own routes only."""
+        """Returns the header Authorization for a cookie; None: there is none. Cookies are for the console's
+        own routes only."""
         if not self.has(path):
             return None
         session_id = _id_of(cookie)
@@ -122,13 +122,13 @@ class ConsoleAccess:
         return basic(session.user, session.secret.text) if self._as_password else f"Session {session_id}"
 
     def user_of(self, authorization: str) -> str | None:
-        """Returns the user of a header that authorization_of() made; None: it is no session's."""
+        """Returns the user of a header that authorization_of() made; None: it belongs to no session."""
         scheme, _, session_id = authorization.partition(" ")
         session = self.sessions.look(session_id, self._clock()) if scheme == "Session" else None
         return None if session is None else session.user
 
     def _look_again(self, session_id: str, session: Session) -> None:
-        """Asks the cluster about the password of a session, if that is due, in the background."""
+        """Checks the password of a session at the cluster in the background, if that is due."""
         is_due = self._clock() - session.checked_ms >= CHECK_AGAIN_MS
         if is_due and not self._as_password and session_id not in self._asking:
             task = asyncio.get_running_loop().create_task(self._ask_again(session_id, session))
@@ -194,7 +194,7 @@ class ConsoleAccess:
         return max(0, session.ends_ms - self._clock())
 
     def is_still_in(self, visitor: Visitor, request: Request) -> bool:
-        """Returns whether who has opened a stream may still read it."""
+        """Returns whether the reader of a stream may still read it."""
         text = request.headers.get("authorization")
         if visitor.session is not None:
             session_id = _id_of(request.headers.get("cookie", ""))
@@ -216,8 +216,7 @@ class ConsoleAccess:
     async def admin_of(
         self, request: Request, *, timeout_ms: int | None = None
     ) -> AsyncIterator[AdminClient]:
-        """Yields an AdminClient that signs as the sender of a request; it does not sign for somebody who is
-        not logged in."""
+        """Yields an AdminClient that signs as the sender of a request; it does not sign without a log-in."""
         credentials = self.visitor(request).credentials
         async with AdminClient(timeout_ms=timeout_ms, tls=self._tls, credentials=credentials) as admin:
             yield admin

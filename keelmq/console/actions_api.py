@@ -219,7 +219,7 @@ def _record(
     user: str,
     audit: Audit | None,
 ) -> None:
-    """Tells this program's audit log of each server, and its log in one line."""
+    """Records each server in this program's audit log, and all of them in one line of its log."""
     call = call_of(request.scope)
     log.info(
         "%s by %s at %s: %s",

@@ -1,6 +1,6 @@
 """Console: the newest status of the cluster, its history, and the pages that follow it.
 
-Nothing is asked until somebody looks. Then it polls every poll_ms while somebody looks, and every IDLE_MS
+Polling starts with the first request. It polls every poll_ms while the console is in use, and every IDLE_MS
 otherwise, for the history. A poll may use a part of the processor at most: after an expensive one (a thousand
 groups) the pause is longer.
 """
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 IDLE_MS: Final = 10_000
 LOOKED_MS: Final = 15_000
-"""For this long after a request somebody counts as looking."""
+"""The console counts as in use for this long after a request."""
 PULSE_MS: Final = 400
-"""While somebody looks, one controller is asked this often whether there was an election."""
+"""While the console is in use, one controller is asked this often whether there was an election."""
 SOON_MS: Final = 400
 """The pause between polls while a fail-over is in progress."""
 SOON_FOR_MS: Final = 5_000
@@ -87,7 +87,7 @@ class Console:
         await self._cluster.close()
 
     def look(self) -> None:
-        """Notes that somebody looks. The first time, polling starts."""
+        """Notes that the console is in use. The first call starts polling."""
         is_back = self._clock() - self._looked_ms >= LOOKED_MS
         self._looked_ms = self._clock()
         if not self._is_running and not self._is_over:
@@ -98,7 +98,7 @@ class Console:
 
     @property
     def is_watched(self) -> bool:
-        """Returns whether somebody looks."""
+        """Returns whether the console is in use."""
         return len(self.pages) > 0 or self._clock() - self._looked_ms < LOOKED_MS
 
     @property

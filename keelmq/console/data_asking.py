@@ -1,7 +1,7 @@
 """How the routes of the console's data ask the cluster: as the visitor, with errors as statuses.
 
-A read is signed with the visitor's credentials, so the brokers' own permissions apply: who may not read a
-topic's messages with a client does not see them here.
+A read is signed with the visitor's credentials, so the brokers' own permissions apply: a user who may not
+read a topic's messages with a client does not see them here.
 
 Imports FastAPI: see keelmq/remoting/servers/http_late.py.
 """
@@ -44,7 +44,7 @@ class Asking:
 
     @asynccontextmanager
     async def place(self, request: Request) -> AsyncIterator[Place]:
-        """Yields what a read asks with, for the time of the request."""
+        """Yields the Place of a read, for the duration of the request."""
         self.console.look()
         name_servers = ";".join(self.console.sources.name_servers())
         if not name_servers:

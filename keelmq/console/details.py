@@ -1,5 +1,5 @@
-"""What the console asks besides the status, when somebody opens a group, a server or a container. Whatever
-does not answer is null, with the reason."""
+"""What the console reads besides the status, when a user opens a group, a server or a container. A missing
+answer is null, with the reason."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -113,7 +113,7 @@ class Details:
         )
 
     async def elections(self, status: ClusterStatus, count: int) -> list[PastElection]:
-        """Returns the newest elections of all groups. Raises NotFound: nobody keeps them."""
+        """Returns the newest elections of all groups. Raises NotFound: no controller keeps them."""
         why = "there are no controllers"
         for each in leader_first(status):
             try:

@@ -116,7 +116,7 @@ class Pages:
 
     def send(self, change: Callable[[], bytes], everything: Callable[[], bytes]) -> None:
         """Queues a change for every page, and the whole status for those that need it. Each is encoded once,
-        and only if somebody gets it."""
+        and only if a page gets it."""
         made: dict[bool, bytes] = {}
         for page in self._pages:
             is_all = page.needs_all

@@ -41,7 +41,7 @@ class ClusterPoller:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """Those that are asked: the given ones, or as brokers list them."""
+        """The name servers to query: the given ones, or those that brokers list."""
         return self._others or self._sources.name_servers()
 
     async def take(self) -> ClusterStatus:

@@ -55,8 +55,8 @@ ACTIONS: Final[tuple[Action[Any], ...]] = (
 
 
 class ConsoleService:
-    """`verifier` None: whoever reaches the port sees everything, and may log in with a user of the cluster to
-    sign actions."""
+    """`verifier` None: anyone who reaches the port sees everything, and may log in with a user of the cluster
+    to sign actions."""
 
     def __init__(
         self,

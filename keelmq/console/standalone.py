@@ -1,7 +1,7 @@
 """The console as a program of its own: for any cluster of KeelMQ or RocketMQ, on any machine.
 
 With credentials it shows what they may read, so everybody must log in first, with a user of the cluster.
-Without them the cluster is open, or shows nothing, and nobody needs to.
+Without them the cluster is open, or shows nothing, and no log-in is needed.
 """
 
 from collections.abc import Sequence

@@ -70,7 +70,7 @@ class ClusterVerifier:
             )
 
     async def is_still_right(self, user: str, password: str) -> bool:
-        """Nobody is logged out because no broker answers."""
+        """Users stay logged in while no broker answers."""
         try:
             await self._asked(Credentials(user, password))
         except Unauthenticated:
@@ -80,7 +80,7 @@ class ClusterVerifier:
         return True
 
     async def _asked(self, credentials: Credentials) -> str | None:
-        """Returns why nobody can tell; None: the password is right. Raises Unauthenticated: it is not."""
+        """Returns why no server can tell; None: the password is right. Raises Unauthenticated: it is not."""
         asked, why = list(await self._brokers())[:ASKED_MAX], "no broker answers"
         async with AdminClient(timeout_ms=VERIFY_TIMEOUT_MS, tls=self._tls, credentials=credentials) as admin:
             for address in asked:
@@ -103,9 +103,9 @@ class SessionCaller(Caller):
 
 
 class SessionsOnly:
-    """The HttpAccess of a console that runs alone for a cluster with security: whoever is logged in may see
-    everything; the servers check what they do. `user_of`: header Authorization -> user of a session, None:
-    it is no session's."""
+    """The HttpAccess of a console that runs alone for a cluster with security: every user who is logged in
+    may see everything; the servers check what they do. `user_of`: header Authorization -> user of a session,
+    None: it belongs to no session."""
 
     def __init__(self, user_of: Callable[[str], str | None]) -> None:
         self._user_of = user_of

@@ -35,7 +35,7 @@ async def delete_topic(
     admin: AdminClient, namesrv_addr: str, topic: str, cluster_name: str, brokers: Sequence[BrokerData]
 ) -> tuple[list[ServerResult[None]], list[ServerResult[None]]]:
     """Returns the results of the brokers and of the name servers. If all masters refuse, as they do for a
-    system topic, the others are not asked: the topic stays, and clients need its route."""
+    system topic, the other servers are not contacted: the topic stays, and clients need its route."""
     at_brokers: list[ServerResult[None]] = []
     for of_masters in (True, False):  # then slaves have the deletion from their master
         addresses = [
@@ -73,7 +73,7 @@ async def delete_group_topics(
 
 
 def _refuses(error: AdminError | None) -> bool:
-    """Returns whether a broker that can delete topics has said that it did not."""
+    """Returns whether a broker that can delete topics reported that it did not."""
     if error is None or error.unknown:
         return False
     return error.code not in (None, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)

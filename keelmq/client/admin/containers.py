@@ -43,9 +43,9 @@ STATUS_TIMEOUT_MS = 3_000
 LAST_STATUS_MS = 1_000
 POLL_MS = 500
 SILENT_MS = 30_000
-"""A container that has answered before, and then answers nothing for this long, is not waited for."""
+"""The client stops waiting for a container that answered before, and then answers nothing for this long."""
 ABSENT_POLLS = 3
-"""After a lost reply: so many answers without the broker mean that it was not added."""
+"""After a lost reply: this many answers without the broker mean that it was not added."""
 
 Progress = Callable[[ContainerStatus], None]
 
@@ -82,7 +82,7 @@ class ContainerAdmin(AdminTransport):
         return body_of(answer, ContainerStatus, CONTAINER_STATUS, container_addr)
 
     async def quick_status(self, container_addr: str, timeout_ms: int) -> ContainerStatus | None:
-        """As container_status(), with a time limit of its own; None: no answer, or a refusal."""
+        """As container_status(), with a separate time limit; None: no answer, or a refusal."""
         outcome = await self._client.call(container_addr, CONTAINER_STATUS, Empty(), timeout_ms=timeout_ms)
         return outcome.body if isinstance(outcome, Ok) and isinstance(outcome.body, ContainerStatus) else None
 
@@ -200,7 +200,7 @@ class ContainerAdmin(AdminTransport):
 
     async def _status_before(self, container_addr: str) -> ContainerStatus | None:
         """Returns the status before a change; None: RocketMQ's container, which has none. AdminError: nothing
-        answers there, so that nothing is asked for that might happen much later."""
+        answers there, so no change is requested that might happen much later."""
         try:
             return await self.container_status(container_addr)
         except AdminError as error:
@@ -215,7 +215,7 @@ class ContainerAdmin(AdminTransport):
 def brokers_named(
     status: ContainerStatus, cluster_name: str, broker_name: str, broker_id: int
 ) -> list[InnerBroker]:
-    """Returns the broker of the container with that identity, in a list, or an empty one. A negative id is
+    """Returns the broker of the container with that identity, in a list, or an empty one. A negative id means
     the only replica of that group there."""
     group = [
         each

@@ -276,7 +276,7 @@ def _queue(row: dict[str, Any]) -> QueueProgress:
 
 
 def _lists_of(table: object) -> list[list[Any]]:
-    """Returns the values of a JSON object, all lists; [[None]]: it is none."""
+    """Returns the values of a JSON object, all lists; [[None]]: it is not one."""
     if not isinstance(table, dict) or not all(isinstance(rows, list) for rows in table.values()):
         return [[None]]
     return list(table.values())

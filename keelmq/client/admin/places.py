@@ -1,4 +1,4 @@
-"""Which brokers of a topic or a cluster are asked: functions over routes, and requests to all of them."""
+"""Selects brokers of a topic or a cluster: functions over routes, and requests to all of them."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

@@ -44,7 +44,7 @@ async def members_of(
 
 
 async def owners_of(admin: AdminClient, route: TopicRouteData, group: str) -> dict[QueueKey, str]:
-    """Returns queue -> the client that says it has it. Clients that do not answer are left out."""
+    """Returns queue -> the client that reports it as assigned. Clients that do not answer are left out."""
     address, body, _ = await members_of(admin, route, group)
     if body is None:
         return {}

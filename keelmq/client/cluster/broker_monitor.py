@@ -6,9 +6,9 @@ their outcome to it; closed connections and changed routes are reported as well.
 - A send got no connection, or lost it: sends to the broker take turns (`recoveries`), and the broker is asked
   in the background until it answers, so no message has to try it. One of its replicas will be master soon:
   connections to them are opened meanwhile, because a TLS handshake takes as long as a step of the election.
-- A send is overdue: the same, and the route is asked for.
+- A send is overdue: the same, and the route is requested.
 - A read failed: it is repeated after a pause, by a fresh route, or at once if the route names a new address.
-- A broker that knew this client does not any more: a heartbeat is due, and the routes are doubted.
+- A broker no longer knows this client: a heartbeat is due, and the routes are doubted.
 - The route names another master: the connection to the old one is cut if the client permits it.
 
 A broker that hangs keeps its connections open, so its clients see no lost connection. The monitor watches two
@@ -58,7 +58,7 @@ PING = Backoff(first_ms=200, max_ms=2_000)
 PING_TIMEOUT_MS = 1_000
 READ_AGAIN = Backoff(first_ms=20, max_ms=500, factor=1.5)
 READ_AGAIN_BUSY = Backoff(first_ms=100, max_ms=2_000)
-"""After SYSTEM_BUSY: the broker asks for less."""
+"""After SYSTEM_BUSY: the broker asks for less load."""
 
 
 Choose = Callable[[TopicRoute], str | None]
@@ -77,8 +77,8 @@ class PausedRead:
 class BrokerMonitor:
     """`recoveries`: the brokers and topics at which sends fail; senders take their turns there.
     `cuts_replaced`: cut the connection to a master when the route names another one. Not for a producer: a
-    send that is cut may be stored already, and is sent again. The task starts with the first request that it
-    is told of. `probe_interval_ms` of 0 or less is a ValueError."""
+    send that is cut may be stored already, and is sent again. The task starts with the first request that is
+    reported to it. `probe_interval_ms` of 0 or less is a ValueError."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class BrokerMonitor:
             raise ValueError(f"the probe interval is {probe_interval_ms} ms: it must be above 0")
         self.recoveries = Recoveries()
         self.heartbeat_due, self.routes_doubted = asyncio.Event(), asyncio.Event()
-        """Membership waits for the one, and RoutePoll for the other."""
+        """Membership waits for the first, and RoutePoll for the second."""
         self._cuts_replaced = cuts_replaced
         self._registered: set[str] = set()  # addresses of brokers that know this client
         self.paused_reads: dict[asyncio.Future[None], PausedRead] = {}

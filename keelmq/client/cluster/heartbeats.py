@@ -47,7 +47,7 @@ def make_client_id(instance_name: str | None = None) -> str:
 
 class Membership:
     """`data`: the content of a heartbeat, asked for each one. `addresses`: the brokers that should know this
-    client. `monitor`: is told which brokers do, and says when a heartbeat is due before its time."""
+    client. `monitor`: learns which brokers do, and requests heartbeats that are due before their time."""
 
     def __init__(
         self,

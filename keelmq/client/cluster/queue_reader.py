@@ -1,11 +1,11 @@
 """QueueReader: requests about one queue, repeated with a fresh route until they succeed.
 
 Every request here is safe to repeat, so each failure (lost connection, timeout, refusal) is reported to the
-broker monitor, which says when and by which route to ask again, until the deadline. A queue is read from its
-master, from the replica that the broker suggests, or from any replica while there is no master. Requests that
-change offsets go to the master only.
+broker monitor, which decides when and by which route to repeat it, until the deadline. A queue is read from
+its master, from the replica that the broker suggests, or from any replica while there is no master. Requests
+that change offsets go to the master only.
 
-A record that is damaged at one replica is asked for at the others, before the pull reports it.
+A record that is damaged at one replica is requested from the others, before the pull reports it.
 """
 
 import asyncio
@@ -58,9 +58,9 @@ PULL_SUBSCRIPTION_FLAG = 0x4
 PULL_MAX_NUMS = 32
 
 COPY_TIMEOUT_MS = 3_000
-"""Of the question for a damaged record at another replica."""
+"""Timeout of a request for a damaged record to another replica."""
 COPIES_ASKED_MAX = 8
-"""Damaged parts of one pull that are asked for at other replicas."""
+"""Damaged parts of one pull that are requested from other replicas."""
 
 Resp = TypeVar("Resp", bound=Wire)
 
@@ -76,7 +76,7 @@ class PullStatus(IntEnum):
 
 PULL_CODES = frozenset(PullStatus)
 COPY_CODES = frozenset({PullStatus.FOUND, PullStatus.NO_MATCHED_MSG})
-"""Of a replica that has the messages, or to which none of them matches."""
+"""From a replica that has the messages, or at which none of them matches."""
 DONE = frozenset({ResponseCode.SUCCESS})
 
 
@@ -428,7 +428,7 @@ def _wanted(
 
 
 def _from_offset(damaged: DamagedRecord, offset: int) -> DamagedRecord:
-    """Returns the part from the offset on, at least one message: who goes on behind it gets on."""
+    """Returns the part from the offset on, at least one message, so that a reader makes progress."""
     begin = max(damaged.queue_offset, offset)
     return replace(damaged, queue_offset=begin, end_offset=max(damaged.end_offset, begin + 1))
 

@@ -86,8 +86,8 @@ class QueueDamage:
         self._since_ms = 0
 
     def passes(self, record: DamagedRecord, now_ms: int, *, may_heal: bool) -> bool:
-        """Whether the queue goes on behind the record. may_heal: the broker knows of the damage. A part of
-        the log with several records is waited for once."""
+        """Whether the queue goes on behind the record. may_heal: the broker knows of the damage. The queue
+        waits once for a part of the log with several records."""
         if self._settings.stops_at_damaged:
             if self.stopped_at is None or self.stopped_at.queue_offset != record.queue_offset:
                 self._reports.stop(self._queue, record)

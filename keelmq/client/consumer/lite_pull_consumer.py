@@ -168,7 +168,7 @@ class LitePullConsumer(GroupConsumer):
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         """The block of a task that takes messages. With auto_commit it marks those that were returned before
-        as consumed. RuntimeError: they are another task's, which still works on them, or waits for more."""
+        as consumed. RuntimeError: another task still works on them, or waits for more."""
         task, other = asyncio.current_task(), self._reader
         if self.auto_commit:
             if other is not None and other is not task and not other.done() and (self._given or self._waits):

@@ -23,10 +23,10 @@ class OffsetStore(Protocol):
     """Loads and saves the offsets of one group."""
 
     async def open(self) -> None:
-        """Takes the store. RuntimeError: another member has it."""
+        """Opens the store. RuntimeError: another member uses it."""
 
     def close(self) -> None:
-        """Gives the store back."""
+        """Releases the store."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         """Returns the committed offset; None: nothing was ever committed. PullError: it cannot be read
@@ -82,8 +82,8 @@ class BrokerOffsets:
 
 class LocalOffsets:
     """One JSON file, replaced atomically: {"offsetTable": [{"topic", "brokerName", "queueId", "offset"}]}.
-    The file beside it with the suffix .lock is locked by the member that has it: two would each write its own
-    offsets over the other's, and a restarted one would miss what only the other has consumed."""
+    The file beside it with the suffix .lock is locked by the member that uses it: two members would overwrite
+    each other's offsets, and a restarted one would miss what only the other has consumed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,7 +99,7 @@ class LocalOffsets:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            logger.warning("cannot lock %s: %s", path, error)  # nor will saving work, which is told then
+            logger.warning("cannot lock %s: %s", path, error)  # saving will fail, too, and report it
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -28,7 +28,7 @@ class UnassignedTopics:
 
     def rebalanced(self, problems: Mapping[str, Exception], now_ms: int, *, subscribed: bool = True) -> None:
         """Takes the topics whose assignment failed just now, and why. Logs a warning if it has failed for
-        long, once in a minute. `subscribed` False: there is no subscription; this is told likewise."""
+        long, once in a minute. `subscribed` False: there is no subscription; this is logged likewise."""
         if subscribed:
             self._no_topic_since_ms, self._no_topic_next_ms = None, 0
         elif self._no_topic_since_ms is None:

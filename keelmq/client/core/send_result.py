@@ -62,7 +62,7 @@ class SendError(Exception):
 
 
 def _outcome(kind: SendErrorKind, attempts: int) -> str:
-    """Returns the beginning of the text. NO_ROUTE also stands for a group without a master, whose route there
-    is: the remark says which of them it was."""
+    """Returns the beginning of the text. NO_ROUTE also covers a group without a master, whose route is known:
+    the remark says which case it was."""
     what = "not sent" if kind is SendErrorKind.NO_ROUTE or not attempts else kind.value
     return f"{what} after {attempts} attempt{'' if attempts == 1 else 's'}" if attempts else what

@@ -35,7 +35,7 @@ class TraceRow(NamedTuple):
 
 def rows_of(traces: Iterable[tuple[str, str]], msg_id: str) -> list[TraceRow]:
     """Returns the rows in order of time. traces: body and born host of each trace message. Skips what is not
-    a record: anybody may send to the trace topic."""
+    a record: any client may send to the trace topic."""
     records = [record for body, born_host in traces for record in _records(body, born_host)]
     begun = {record["requestId"]: record for record in records if record["type"] == BEFORE}
     rows = {}

@@ -6,9 +6,9 @@ import zlib
 from keelmq.client.message import COMPRESSED_FLAG, ZLIB_LEVEL
 
 COMPRESS_OVER_BYTES = 4_096
-"""The default from which on a body is compressed."""
+"""Default size from which a body is compressed."""
 OFF_LOOP_BYTES = 65_536
-"""A body of this size takes about a millisecond: from here on a thread compresses it."""
+"""A body of this size takes about a millisecond: a thread compresses it and larger ones."""
 
 
 async def compressed(body: bytes, over_bytes: int | None) -> tuple[bytes, int]:

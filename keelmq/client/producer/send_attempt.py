@@ -71,8 +71,8 @@ class PendingSend:
         self.sys_flag |= flag
 
     def fail(self, kind: SendErrorKind, remark: str, *, answered: bool = True) -> None:
-        """Records why the latest attempt failed. `answered`: a server said so. Without an answer (no server
-        could be reached) the kind stays that of the last answer, and the remark names both. CLOSED stays:
+        """Records why the latest attempt failed. `answered`: by a server. Without an answer (no server could
+        be reached) the kind stays that of the last answer, and the remark names both. CLOSED stays:
         an attempt that ends after close() does not replace it."""
         if self.problem is SendErrorKind.CLOSED:
             return

@@ -1,6 +1,6 @@
 """SendGapLog: writes the gaps in a producer's sends as telemetry, for analytics.
 
-It counts what the Sender tells it, and a thread writes the files (keelmq/remoting/telemetry.py): no send ever
+It counts what the Sender reports, and a thread writes the files (keelmq/remoting/telemetry.py): no send ever
 waits for it, and records are dropped if the disk is full. Times are of this host's clock. The broker id of
 the lost master is not known to producers, and is written as 0.
 """
@@ -20,7 +20,7 @@ from keelmq.runtime.tasks import TaskSet
 FOLDER: Final = "telemetry"
 UNKNOWN_ID: Final = 0
 MASTER_GONE: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.SERVICE_NOT_AVAILABLE)
-"""Codes of a broker that cannot be reached, or takes no messages, as during a change of roles."""
+"""Codes of a broker that cannot be reached, or accepts no messages, as during a change of roles."""
 
 
 class SendGapLog:

@@ -361,7 +361,7 @@ def _until(deadline_ms: int) -> asyncio.Timeout:
 
 def _check_time(pending_send: PendingSend) -> None:
     """TimeoutError: the deadline has passed. The event loop may have been busy, and the limit of the block
-    takes effect at the next suspension only: an attempt without time left would store a copy that nobody
+    takes effect at the next suspension only: an attempt without time left would store a copy that no caller
     waits for."""
     if now_ms() >= pending_send.deadline_ms:
         raise TimeoutError

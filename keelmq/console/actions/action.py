@@ -1,7 +1,7 @@
 """Action: something that an operator does from the console. It is previewed first and carried out on request.
 
 An action's requests are signed with the credentials of the user who asked for it, so that the servers check
-and audit that user. A preview asks as well, and changes nothing.
+and audit that user. A preview queries the servers as well, and changes nothing.
 """
 
 import shlex
@@ -63,7 +63,7 @@ class ServerOutcome(Wire):
 
 class Acting(msgspec.Struct, frozen=True):
     """What an action works with. `admin`: signs as the user. `status`: the newest; None: there is none yet.
-    `user` "": nobody is logged in."""
+    `user` "": no user is logged in."""
 
     admin: AdminClient
     name_servers: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Acting(msgspec.Struct, frozen=True):
     user: str = ""
 
     def group(self, cluster: str, broker_name: str) -> GroupStatus:
-        """Returns a group of the newest status. Raises NotFound, with the groups that there are."""
+        """Returns a group of the newest status. Raises NotFound, with the existing groups."""
         if self.status is None:
             raise NotFound("no group is known yet; try again in some seconds")
         return find_group(self.status, cluster, broker_name)
@@ -107,7 +107,7 @@ class Action(msgspec.Struct, Generic[P], frozen=True):
 
 
 async def outcome_of(server: str, asked: Awaitable[object]) -> ServerOutcome:
-    """Awaits a request of AdminClient and returns what became of it. A text that it returns is the remark."""
+    """Awaits a request of AdminClient and returns its outcome. A text that it returns is the remark."""
     try:
         answer = await asked
     except AdminError as error:
@@ -120,8 +120,8 @@ async def outcome_of(server: str, asked: Awaitable[object]) -> ServerOutcome:
 
 
 class Explained(msgspec.Struct, Generic[T], frozen=True):
-    """What servers say that an action would do. is_possible False: all of them would refuse it. A server that
-    cannot say, or does not answer, may accept it."""
+    """What an action would do, as servers report it. is_possible False: all of them would refuse it. A server
+    that cannot say, or does not answer, may accept it."""
 
     told: dict[str, T]
     warnings: list[str]

@@ -43,7 +43,7 @@ class RemoveBroker(Container):
 
 
 def _checked(acting: Acting, container: str) -> str:
-    """Raises NotFound: it is on no machine of this cluster, so it is not asked."""
+    """Raises NotFound: it is on no machine of this cluster, so it is not contacted."""
     try:
         host = split_address(container)[0]
     except ValueError as error:
@@ -99,7 +99,7 @@ async def _preview_remove(acting: Acting, asked: RemoveBroker) -> Preview:
     try:
         group = acting.group(asked.cluster, asked.broker_name)
     except NotFound:
-        group = None  # its broker may be quarantined, so that nobody lists it
+        group = None  # its broker may be quarantined, so that no server lists it
     if group is not None and group.min_in_sync is not None:
         left = [each for each in group.sync_state_set if each != asked.broker_id]
         if len(left) < group.min_in_sync:

@@ -45,7 +45,7 @@ async def masters(acting: Acting, cluster: str) -> Masters:
 
 
 async def outcomes(result: ServerResult[None]) -> ServerOutcome:
-    """Returns what became of one server's request."""
+    """Returns the outcome of one server's request."""
 
     async def said() -> None:
         if isinstance(result.error, AdminError):

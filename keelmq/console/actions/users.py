@@ -81,7 +81,7 @@ class DeleteAcl(_OfCluster):
 
 
 async def _at_all(acting: Acting, cluster: str, ask: Callable[[str], Awaitable[None]]) -> list[ServerOutcome]:
-    """Asks the masters, and the name servers that keep users: clients sign what they ask of these, too."""
+    """Asks the masters, and the name servers that keep users: clients sign requests to these, too."""
     at = await masters(acting, cluster)
     done = await at_each(at.addresses, ask)
     also = await at_each(acting.name_servers, ask)

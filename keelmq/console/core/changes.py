@@ -1,4 +1,4 @@
-"""What to send of a new ClusterStatus to somebody who has the one before. Pure."""
+"""What to send of a new ClusterStatus to a client that has the previous one. Pure."""
 
 from pydantic import Field
 

@@ -21,7 +21,7 @@ OWN = frozenset(
         "rocketmqHome",
     }
 )
-"""Keys that every replica has a value of its own for."""
+"""Keys whose value differs at each replica."""
 
 
 class SettingDifference(Wire):

@@ -1,7 +1,7 @@
 """SessionTable: who is logged in. Pure: the caller brings the time and the random ids.
 
-In memory only: after a restart everybody logs in again. The table is bounded; of too many sessions the one
-that was used longest ago ends.
+In memory only: after a restart all users log in again. The table is bounded; above the limit the least
+recently used session ends.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ class Session(msgspec.Struct, frozen=True):
     began_ms: int
     used_ms: int
     checked_ms: int
-    """When the password was right last."""
+    """When the password was last found right."""
 
     @property
     def ends_ms(self) -> int:
@@ -52,11 +52,11 @@ class SessionTable:
         self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
-        """How many sessions there are, ended ones that nobody has asked for included."""
+        """How many sessions there are, including ended ones that were not requested since."""
         return len(self._sessions)
 
     def begin(self, session_id: str, user: str, secret: str, now_ms: int) -> Session:
-        """Adds a session. session_id: random, and long enough that nobody guesses it."""
+        """Adds a session. session_id: random, and too long to be guessed."""
         for each in [each for each, session in self._sessions.items() if session.ends_ms <= now_ms]:
             del self._sessions[each]
         if len(self._sessions) >= self._max:

@@ -326,7 +326,7 @@ def _subscription_rows(members: ConsumerConnectionBody | None) -> list[Subscript
 
 
 async def running_info(place: Place, name: str, client_id: str, *, threads: bool) -> RunningInfoView:
-    """Returns what a member says of itself; threads: with its stack traces. Raises Missing."""
+    """Returns what a member reports about itself; threads: with its stack traces. Raises Missing."""
     brokers = brokers_of(await route_of(place, RETRY_PREFIX + name))
     problem: AdminError | None = None
     for broker in brokers[:MEMBERS_ASKED_MAX]:

@@ -1,6 +1,6 @@
 """Messages: found by id, by key, or by time, and one message with its body and its consumers.
 
-A search takes a bounded time and reads a bounded number of bytes; where it ends early it says so. Bodies are
+A search takes a bounded time and reads a bounded number of bytes; one that ends early reports it. Bodies are
 untrusted: they are text for a page, never HTML. Of many messages only the beginning of a body is kept.
 """
 
@@ -38,7 +38,7 @@ INFLATED_MAX: Final = 8 << 20
 INFLATED_IN_LISTS_MAX: Final = 262_144
 PREVIEW_CHARS: Final = 160
 BODY_BYTES: Final = 65_536
-"""What is shown of a body, if nothing else is asked for."""
+"""Bytes of a body that are shown by default."""
 BODY_BYTES_MAX: Final = 1 << 20
 HEX_BYTES_MAX: Final = 16_384
 UNIQUE_KEY_NUMS: Final = 32

@@ -1,4 +1,4 @@
-"""Place: the cluster that is asked, with the credentials of the visitor; and what several brokers answered.
+"""Place: the cluster to query, with the credentials of the visitor; and the answers of several brokers.
 
 A broker that does not answer is a ServerProblem, and the rest is shown.
 """
@@ -25,7 +25,7 @@ TIMEOUT_MS: Final = 3_000
 
 
 class Missing(Exception):
-    """What was asked for does not exist; the text lists what does."""
+    """The requested object does not exist; the text lists those that do."""
 
 
 class ServerProblem(Wire):
@@ -144,7 +144,7 @@ def masters_in(info: ClusterInfo, cluster: str) -> tuple[list[str], list[str]]:
 
 
 def addresses_in(info: ClusterInfo) -> dict[str, str]:
-    """Returns address -> broker name of every replica: no other address is ever asked on a visitor's word."""
+    """Returns address -> broker name of every replica: the console contacts no other address for a visitor."""
     return {
         address: name
         for name, each in info.broker_addr_table.items()

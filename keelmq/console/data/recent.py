@@ -1,4 +1,4 @@
-"""Recent: answers that several pages ask for within seconds, asked once."""
+"""Recent: answers that several pages request within seconds, fetched once."""
 
 import asyncio
 from collections import OrderedDict
@@ -14,14 +14,14 @@ KEPT_MAX: Final = 32
 
 
 class Recent(Generic[T]):
-    """Keeps answers for KEPT_MS. A key names who asks: what one user may see is not shown to another."""
+    """Keeps answers for KEPT_MS. A key names the user: what one user may see is not shown to another."""
 
     def __init__(self, clock: Callable[[], int] = now_ms) -> None:
         self._clock = clock
         self._kept: OrderedDict[Hashable, tuple[int, asyncio.Task[T]]] = OrderedDict()
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
-        """Returns the recent answer, or asks. Requests that come meanwhile wait for the same answer."""
+        """Returns the recent answer, or a new one. Requests that come meanwhile wait for the same answer."""
         found = self._kept.get(key)
         if found is None or self._clock() - found[0] >= KEPT_MS:
             found = (self._clock(), asyncio.ensure_future(_asked(ask)))

@@ -26,7 +26,7 @@ def leader_first(status: ClusterStatus) -> list[ControllerStatus]:
 
 def servers_of(status: ClusterStatus) -> dict[str, str]:
     """Returns address -> "nameServer", "controller" or "broker" of every server of a status. Only these are
-    asked: a page cannot make the console ask other machines."""
+    contacted: a page cannot make the console contact other machines."""
     found = {each.address: "nameServer" for each in status.name_servers}
     found |= {each.address: "controller" for each in status.controllers}
     found |= {each.address: "broker" for group in status.groups for each in group.replicas if each.address}
