@@ -1,6 +1,6 @@
-"""The forms of what programs answer over HTTP, as far as the verdicts read them: /v1/health of a name server
-or controller, and /v1/groups. Another program may listen at an address, or another release answer. So a value
-is checked once, where it is read; what has another form is named, and not used."""
+"""The forms of the programs' HTTP answers, as far as the verdicts read them: /v1/health of a name server or
+controller, and /v1/groups. Another program may listen at an address, or another release answer. So a value is
+checked once, where it is read; a value of another form is reported, and not used."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Certificates of the raft port, as running controllers tell of them."""
+"""Certificates of the raft port, as running controllers report them."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

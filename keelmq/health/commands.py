@@ -1,6 +1,6 @@
 """The line of each next step, ready to paste: our programs' commands with this cluster's addresses. Pure.
 
-FILE stands for a configuration file on another machine: no server tells its path.
+FILE is a placeholder for a configuration file on another machine: no server reports its path.
 """
 
 import shlex
@@ -103,14 +103,14 @@ def clean_replica(seen: ClusterSnapshot, group: str, cluster: str, broker_id: in
 
 
 def verify(seen: ClusterSnapshot, group: str = "") -> str:
-    """Returns the command that says which copy of a log is right. It changes nothing. group: the only one to
+    """Returns the command that finds which copy of a log is right. It changes nothing. group: the only one to
     look at."""
     only = f" --group {shlex.quote(group)}" if group else ""
     return f"keelmq verify {name_servers(seen) or '-n HOST:9876'}{only}"
 
 
 def explain_election(seen: ClusterSnapshot, group: str, cluster: str) -> str:
-    """Returns the command that says who could be elected, and why not the others."""
+    """Returns the command that shows which replicas could be elected, and why not the others."""
     of = f"-bn {shlex.quote(group)} -c {shlex.quote(cluster or 'CLUSTER')}"
     return f"mqadmin electMaster {controllers(seen)} {of} --dry-run"
 

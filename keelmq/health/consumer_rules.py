@@ -1,5 +1,5 @@
-"""Judges what masters say of consumer groups (28): members that subscribe differently, topics that nobody
-consumes any more. RocketMQ's brokers do not say it. Pure."""
+"""Judges what masters report about consumer groups (28): members that subscribe differently, topics that are
+no longer consumed. RocketMQ's brokers do not report it. Pure."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""Judges the disk of a broker's store: whether it takes writes, and how full it is. Pure."""
+"""Judges the disk of a broker's store: whether it accepts writes, and how full it is. Pure."""
 
 from collections.abc import Iterator, Mapping
 
@@ -25,7 +25,7 @@ def sync_fault(broker: object) -> str:
 
 
 def disk_rules(address: str, broker: RunningBroker) -> Iterator[Finding]:
-    """Yields the state of the disk; nothing if the broker does not tell."""
+    """Yields the state of the disk; nothing if the broker does not report it."""
     if fault := sync_fault(broker):
         line = commands.broker_status(address)
         yield failed("broker.disk", address, f"the disk takes no writes: {fault}", WRITABLE_AGAIN, line)
@@ -47,7 +47,7 @@ def disk_rules(address: str, broker: RunningBroker) -> Iterator[Finding]:
 
 def _shorter_retention(address: str, settings: Mapping[str, str], used: float) -> tuple[str, str]:
     """Returns what else frees space, and its command. Above diskMaxUsedSpaceRatio a broker deletes expired
-    files at once, so to ask for that (deleteExpiredCommitLog) frees nothing; above FORCED_RATIO it may delete
+    files at once, so requesting that (deleteExpiredCommitLog) frees nothing; above FORCED_RATIO it may delete
     others as well."""
     hours = whole(settings.get("fileReservedTime"))
     forced = is_true(settings.get("cleanFileForciblyEnable", "true")) and used > FORCED_RATIO

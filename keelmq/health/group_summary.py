@@ -1,6 +1,6 @@
 """One broker group of a snapshot: its replicas, how far they are behind, its last election, who disagrees.
 
-Groups without controllers: the name servers' routes say who belongs to them, and brokerId 0 is the master.
+Groups without controllers: the name servers' routes list their members, and brokerId 0 is the master.
 """
 
 from collections.abc import Iterator, Mapping
@@ -121,7 +121,7 @@ def _plain(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker
 
 def _id_of_master(seen: ClusterSnapshot, address: str, *, is_controlled: bool) -> int:
     """Returns the id of a master that routes list as 0. In controller mode it has another one, which its
-    answer to 1007 has; MASTER_ID: it does not say (RocketMQ's brokers say 0)."""
+    answer to 1007 has; MASTER_ID: it reports none (RocketMQ's brokers report 0)."""
     broker = seen.brokers.get(address)
     if is_controlled and isinstance(broker, RunningBroker) and broker.epochs is not None:
         return broker.epochs.broker_id
@@ -203,8 +203,8 @@ def _behind(seen: ClusterSnapshot, info: ReplicasInfo, max_offset: int | None) -
 
 
 def _follows(seen: ClusterSnapshot, address: str, master: str) -> bool:
-    """Returns whether a slave without controllers is in sync by what it says itself, because its master does
-    not know whose link it has: it copies, and lacks no more than haMaxGapNotInSync."""
+    """Returns whether a slave without controllers is in sync by its own report, because its master does not
+    know whose link it has: it copies, and lacks no more than haMaxGapNotInSync."""
     slave, its_master = seen.brokers.get(address), seen.brokers.get(master)
     if not isinstance(slave, RunningBroker) or not isinstance(its_master, RunningBroker):
         return False
@@ -216,7 +216,7 @@ def _follows(seen: ClusterSnapshot, address: str, master: str) -> bool:
 
 
 def _links(seen: ClusterSnapshot, master: str) -> dict[int, HaConnectionRuntimeInfo]:
-    """Returns the slaves as the master has them. RocketMQ's masters do not tell whose link it is."""
+    """Returns the slaves as the master has them. RocketMQ's masters do not report whose link it is."""
     broker = seen.brokers.get(master)
     if not isinstance(broker, RunningBroker) or broker.ha is None:
         return {}

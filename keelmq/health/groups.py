@@ -19,7 +19,7 @@ from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
 GONE_MS = 6 * 3_600_000
-"""A replica that was not heard of for longer may have been removed."""
+"""A replica that was not heard from for longer may have been removed."""
 OTHERS_SOUND = "keelmq verify finds no damage at the others"
 KEEP_FILES = f"keep its files until {OTHERS_SOUND}"
 """Forgetting an id deletes no file; what is deleted afterwards may be the only sound copy of a record."""
@@ -65,7 +65,7 @@ def _group(
 
 
 def _untold(seen: ClusterSnapshot, status: GroupStatus) -> Finding:
-    """The master of a group whose controllers tell nothing, as the name servers list it."""
+    """The master of a group whose controllers report nothing, as the name servers list it."""
     name, address = status.broker_name, status.master_address
     step, line = "first see to the controllers: only they elect a master", commands.watch(seen, name)
     if not address:
@@ -221,13 +221,13 @@ def _replica(
 
 
 def _takes_no_writes(seen: ClusterSnapshot, replicas: Iterable[ReplicaIdentity]) -> list[str]:
-    """Returns the addresses of brokers that run, and whose disk takes no writes."""
+    """Returns the addresses of brokers that run, and whose disk accepts no writes."""
     return [at for each in replicas if sync_fault(seen.brokers.get(at := each.broker_address))]
 
 
 def _gone(seen: ClusterSnapshot, name: str, broker_id: int) -> str | None:
-    """Returns for how long a dead replica has not been heard of, if that is longer than a repair takes. None:
-    it is not, or the controllers do not tell."""
+    """Returns for how long a dead replica has not been heard from, if that is longer than a repair takes.
+    None: it is not, or the controllers do not report it."""
     for each in seen.groups.get(name, {}).get("replicas", ()):
         if each.get("brokerId") == broker_id:
             age_ms = each.get("heartbeatAgeMs")

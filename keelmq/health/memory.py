@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Memory:
-    """Keys are (question, server, what makes the answer another one). Without repetitions it does nothing."""
+    """Keys are (question, server, what else the answer depends on). Without repetitions it does nothing."""
 
     def __init__(self, keep_s: float = KEEP_S) -> None:
         self._keep_s = keep_s

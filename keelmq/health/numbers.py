@@ -1,4 +1,4 @@
-"""Numbers in answers of servers, which may be anything: what is no number of 64 bits is unknown."""
+"""Numbers in answers of servers, which may be anything: anything but a 64-bit number is unknown."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 def whole(text: str | None) -> int | None:
-    """Returns the whole number that a text is; None: it is none, or one that Java's long cannot have."""
+    """Returns the whole number in a text; None: it is not one, or not in the range of Java's long."""
     try:
         value = int(text or "")
     except ValueError:  # no number, or one of thousands of digits

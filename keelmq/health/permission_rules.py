@@ -1,4 +1,4 @@
-"""Judges whether masters take messages, and what the controllers may elect. Pure."""
+"""Judges whether masters accept messages, and what the controllers may elect. Pure."""
 
 from collections.abc import Iterator, Mapping
 from shlex import quote

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 class Silent(Exception):
     """No answer, or not a usable one; the text says which. code: of a server that refused, else None.
-    was_plain: the server closed a connection without TLS, as one does that takes TLS only."""
+    was_plain: the server closed a connection without TLS, as one does that accepts only TLS."""
 
     def __init__(self, text: str, code: int | None = None, *, was_plain: bool = False) -> None:
         super().__init__(text)
@@ -53,7 +53,7 @@ class Silent(Exception):
 
     @property
     def is_another_program(self) -> bool:
-        """Returns whether the server answers, and does not know what every server of its kind knows."""
+        """Returns whether the server answers, but does not know what every server of its kind knows."""
         return self.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
     @property
@@ -130,7 +130,7 @@ class Reach:
     async def get(self, address: str, path: str, *, as_user: bool = False) -> HttpAnswer:
         """Returns the answer to an HTTP GET. as_user: with the password, if the server is verified with TLS.
         Raises Silent."""
-        import httpcore  # programs that serve a console need it once somebody looks
+        import httpcore  # programs that serve a console need it once it is used
 
         hosts, port = await self._hosts(address)
         # The HTTP port may still be plain (httpTlsMode) where the command has TLS.
@@ -201,7 +201,7 @@ class Reach:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Returns the error that the others were made from: that of the system, which has a number."""
+    """Returns the root cause: the system's error, which has a number."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -33,8 +33,8 @@ class Silence(msgspec.Struct):
         self._longest[place] = max(self._longest[place], gap_ms)
 
     def begin(self, now_ms: int) -> None:
-        """The watch begins again, because nobody could have heard the peer before: its connection is new, or
-        this process was stopped. The past remains."""
+        """The watch begins again, because the peer could not be heard before: its connection is new, or this
+        process was stopped. The past remains."""
         self.heard_ms = now_ms
         bucket = now_ms // BUCKET_MS
         for each in range(max(self._bucket + 1, bucket - BUCKETS + 1), bucket + 1):

@@ -31,7 +31,7 @@ from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE, PORT_MAX, http
 from keelmq.runtime.clock import wall_ms
 
 BROKERS_ASKED_MAX = 500
-"""No more brokers than this are asked: the time limit and 1024 open files are the reasons."""
+"""Maximum number of brokers that are asked, because of the time limit and 1024 open files."""
 AT_ONCE_MAX = 128
 """Servers that are asked concurrently."""
 ELECTIONS_MAX = 1_000
@@ -87,7 +87,7 @@ class ClusterSnapshot(msgspec.Struct):
 
     @property
     def leader(self) -> str | None:
-        """Address of the active controller: as it says itself, else as another one says. None: unknown."""
+        """Address of the active controller, by its own report, else by another's. None: unknown."""
         views = [(at, view) for at, view in self.controllers.items() if isinstance(view, ControllerMetadata)]
         for address, view in views:
             if view.is_leader:
@@ -238,8 +238,8 @@ async def _controller(reach: Reach, server: str, memory: Memory) -> Mapping[str,
 
 async def _health(reach: Reach, http_address: str, *, as_user: bool = True) -> HttpAnswer:
     """Returns the answer of /v1/health. Of a program that refuses it, or has none, that of /readyz: an older
-    KeelMQ tells everything there, a newer one whether it is ready. as_user: see Reach.get(); False for an
-    address that no server and no file has named."""
+    KeelMQ reports everything there, a newer one only whether it is ready. as_user: see Reach.get(); False for
+    an address that no server and no file has named."""
     path = "/v1/health"
     answer = await reach.get(http_address, path, as_user=as_user)
     if answer.status != HTTPStatus.OK:
@@ -337,7 +337,7 @@ async def _resolve(seen: ClusterSnapshot, reach: Reach) -> None:
 
 
 def _http_of_controller(seen: ClusterSnapshot, controller: str) -> str | None:
-    """Its HTTP address, as it says itself; None: it is silent, older, or has no HTTP."""
+    """Its HTTP address, as it reports it; None: it is silent, older, or has no HTTP."""
     answer = seen.controllers.get(controller)
     return answer.http_address if isinstance(answer, ControllerMetadata) else None
 
@@ -349,7 +349,7 @@ def _http_of_name_server(seen: ClusterSnapshot, address: str) -> str | None:
 
 def http_address_of(address: str, settings: Mapping[str, str]) -> str | None:
     """Returns the HTTP address of the name server at `address`, by its own settings; None: it has no HTTP, or
-    they do not say where."""
+    they do not name its address."""
     text = settings.get(HTTP_PORT_KEY, "")
     if not re.fullmatch(r"-1|[0-9]{1,5}", text):
         return None
@@ -360,7 +360,7 @@ def http_address_of(address: str, settings: Mapping[str, str]) -> str | None:
 
 
 def _is_http_unknown(seen: ClusterSnapshot, address: str, http: Mapping[str, str]) -> bool:
-    """Returns whether neither a file nor the name server itself says where its HTTP port is, or that it has
+    """Returns whether neither a file nor the name server itself shows where its HTTP port is, or that it has
     none."""
     answer = seen.name_servers.get(address)
     said = isinstance(answer, NameServer) and HTTP_PORT_KEY in answer.settings

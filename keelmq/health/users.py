@@ -24,7 +24,7 @@ Rights = Mapping[str, str]
 
 
 async def rights_of(admin: AdminClient, address: str, settings: Mapping[str, str]) -> Rights | None:
-    """Returns the users of a server; None: it checks nobody, or does not tell this user."""
+    """Returns the users of a server; None: it has no access check, or does not show them to this user."""
     if not any(is_true(settings.get(key)) for key in SWITCHES):
         return None
     with suppress(AdminError):
@@ -54,7 +54,7 @@ def _acl_text(acl: AclInfo) -> str:
 
 
 def same_rights(servers: Mapping[str, Rights | None]) -> Iterator[Finding]:
-    """Yields a finding for each user that is not the same at all servers that tell, SHOWN_MAX of them."""
+    """Yields a finding for each user that differs between servers that report users, SHOWN_MAX of them."""
     told = {address: rights for address, rights in servers.items() if rights is not None}
     subjects = sorted({each for rights in told.values() for each in rights})
     different = [each for each in subjects if len({rights.get(each) for rights in told.values()}) > 1]
@@ -70,7 +70,7 @@ def same_rights(servers: Mapping[str, Rights | None]) -> Iterator[Finding]:
 
 
 def _command(subject: str, places: Mapping[str, list[str]]) -> str:
-    """Returns what creates the user where it is missing, or shows its ACL everywhere."""
+    """Returns the command that creates the user where it is missing, or shows its ACL everywhere."""
     if NONE in places:
         name = quote(subject.partition(":")[2])
         return f"mqadmin createUser -u {name} -b {quote(';'.join(places[NONE]))}"

@@ -144,7 +144,7 @@ def _same_brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 def _lacking(seen: ClusterSnapshot, name: str) -> Iterator[tuple[str, list[str]]]:
     """Yields brokers of a group with the name servers that their namesrvAddr lacks. A list of host names is
-    not compared: a name may stand for all of them."""
+    not compared: a name may resolve to all of them."""
     for address, broker in seen.brokers.items():
         if isinstance(broker, RunningBroker) and broker.settings.get("brokerName") == name:
             listed = split_list(broker.settings.get("namesrvAddr", ""))
@@ -346,7 +346,7 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _damage(command: str, address: str, info: Mapping[str, str]) -> Iterator[Finding]:
-    """command: to compare the logs. Brokers of RocketMQ check nothing, and say nothing."""
+    """command: to compare the logs. Brokers of RocketMQ check nothing, and report nothing."""
     damage, fault = info.get("logDamage"), info.get("scrubFault")
     step = "another replica may have it: keep its store, check this disk, and compare the logs"
     if damage:

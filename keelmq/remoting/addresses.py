@@ -19,8 +19,8 @@ def host_and_port_bytes(host: str, port: int) -> bytes:
 
 
 def both_ends_write(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """Returns its own address and its peer's, each as host:port: unless somebody translates addresses in
-    between, what one end calls itself is what the other one calls its peer. Empty: there is none."""
+    """Returns its own address and its peer's, each as host:port: unless addresses are translated in between,
+    what one end calls itself is what the other one calls its peer. Empty: there is none."""
     ends = (transport.get_extra_info(name) for name in ("sockname", "peername"))
     own, peer = (f"{_plain(end[0])}:{end[1]}" if end else "" for end in ends)
     return own, peer
@@ -45,6 +45,6 @@ def network_of_peer(address: str) -> bytes:
 
 
 def network_of(address_bytes: bytes) -> bytes:
-    """Returns what limits per address count by, of host_and_port_bytes(): the IPv4 address, or the first 64
-    bits of the IPv6 address."""
+    """Returns the key of limits per address, of host_and_port_bytes(): the IPv4 address, or the first 64 bits
+    of the IPv6 address."""
     return address_bytes[: 8 if len(address_bytes) > 8 else 4]

@@ -12,7 +12,7 @@ from keelmq.remoting.operation import Wire, first_error_only
 
 @lru_cache(maxsize=256)
 def adapter_of(type_: Any) -> TypeAdapter[Any]:
-    """Returns what reads a body of this type."""
+    """Returns the adapter that reads a body of this type."""
     if isinstance(type_, type) and issubclass(type_, Wire):
         return TypeAdapter(type_)
     return TypeAdapter(Annotated[type_, GetPydanticSchema(first_error_only)])

@@ -1,4 +1,4 @@
-"""What an administrative request has changed, as its handler tells it to the audit log (Call.changes)."""
+"""What an administrative request has changed, as its handler reports it to the audit log (Call.changes)."""
 
 from collections.abc import Mapping
 

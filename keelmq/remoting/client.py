@@ -67,7 +67,7 @@ DISTRUSTED_MAX: Final = 10_000
 
 class _Distrusted(NamedTuple):
     """An address whose last handshakes ended with a refused certificate. until_s: the loop's time before
-    which there is no other one."""
+    which there is no other handshake."""
 
     failures: int
     until_s: float
@@ -173,7 +173,7 @@ class RemotingClient:
 
     def connect_soon(self, address: str) -> None:
         """Opens the connection in the background, unless there is one: a call that follows need not wait for
-        it. An address that cannot be reached is told by that call, not by this one."""
+        it. If the address cannot be reached, that call reports it, not this one."""
         connection = self._connections.get(address)
         if (connection is None or connection.is_closing()) and not self._closed and not self._inherited:
             self._connecting_to(address)

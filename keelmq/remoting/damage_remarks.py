@@ -21,8 +21,8 @@ _MESSAGE: Final = re.compile(
 
 class DamagedMessage(NamedTuple):
     """queue_offset, next_offset: of the messages of a damaged record, the latter exclusive; a batch has
-    several, and may begin in front of the offset that was asked for. start, end: CommitLog offsets of what is
-    damaged, end exclusive. reason: what is wrong with it."""
+    several, and may begin before the requested offset. start, end: CommitLog offsets of what is damaged, end
+    exclusive. reason: what is wrong with it."""
 
     topic: str
     queue_id: int

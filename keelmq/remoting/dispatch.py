@@ -330,7 +330,7 @@ def record(
     remark: str | None,
     changes: Changes,
 ) -> None:
-    """Tells a table's audit of a request that was answered with this code."""
+    """Reports a request that was answered with this code to a table's audit."""
     audit = table.audit
     if audit is not None and (audit.wants(command.code) or code == ResponseCode.NO_PERMISSION):
         audit.record(command, peer, caller, code=code, remark=remark or "", changes=changes)
@@ -348,7 +348,7 @@ def answer_of(error: Exception, bad_request_code: int) -> tuple[int, str]:
 
 
 def _when_admitted(header: bytes, body: bytes, peer: RememberingPeer) -> bool:
-    """AdmitAgain of codes that everybody may send: the first request of a connection is admitted as a whole,
+    """AdmitAgain of codes that any peer may send: the first request of a connection is admitted as a whole,
     since limits count the connections of strangers."""
     return peer.is_admitted
 

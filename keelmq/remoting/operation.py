@@ -181,11 +181,11 @@ Changes = dict[str, tuple[object, object]]
 
 
 class Caller:
-    """Who sends a request, as far as the server checks it. This one: nobody was asked, everything is
-    allowed."""
+    """Who sends a request, as far as the server checks it. This base class: nothing was checked, everything
+    is allowed."""
 
     user: str = ""
-    """Name of the user or of the certificate; "": nobody was asked."""
+    """Name of the user or of the certificate; "": nothing was checked."""
     is_member: bool = False
     """Whether it is a member of this cluster: a broker, a name server or a controller."""
 
@@ -225,8 +225,8 @@ class Access(Protocol):
     only interfaces, so that remoting knows no user, signature or ACL."""
 
     def admit(self, request: Request, peer: Peer) -> Caller:
-        """Returns who sends the request; called before its header is parsed. Raises CommandError if they
-        may not, or are not who they say."""
+        """Returns who sends the request; called before its header is parsed. Raises CommandError if they may
+        not, or are not who they claim to be."""
         ...
 
     def is_open(self, code: int) -> bool:
@@ -248,11 +248,11 @@ class Access(Protocol):
 
 
 OUTCOME_UNKNOWN = -1
-"""The code that an audit gets for a request of which nobody knows whether it was carried out."""
+"""The code that an audit gets for a request whose outcome is unknown."""
 
 
 class Audit(Protocol):
-    """Records requests that administer, with their outcome."""
+    """Records administrative requests, with their outcome."""
 
     def wants(self, code: int) -> bool:
         """Whether requests of this code are recorded. Those that are answered NO_PERMISSION are recorded
@@ -266,8 +266,8 @@ class Audit(Protocol):
         ...
 
     def refused(self, what: str, *, address: str, is_tls: bool, remark: str) -> None:
-        """Records that a peer was refused what is no request of a code, such as an HTTP page; never blocks,
-        never raises."""
+        """Records a refusal of something without a request code, such as an HTTP page; never blocks, never
+        raises."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""Bounds what one remote address may use of a program's remoting ports, and what all peers may that have not
-authenticated: connections, requests, and received bytes of frames that have not ended.
+"""Bounds what one remote address may use of a program's remoting ports, and what all unauthenticated peers
+may use together: connections, requests, and received bytes of frames that have not ended.
 
 One PeerLimits for all ports of a program. An address is an IPv4 address, or the first 64 bits of an IPv6
 address, since one host has as many addresses of those as it likes. A connection is admitted once the access
@@ -185,8 +185,8 @@ class PeerLimits:
             oldest.evict(f"{problem}, and its frame is the oldest one")
 
     def _hold_unauthenticated(self, connection: Reader, count: int) -> None:
-        """At the limit of all addresses the oldest frame makes room: a stranger could hold it for long with
-        frames that it does not end, and whose first request is large would be kept out."""
+        """At the limit of all addresses the oldest frame makes room: otherwise a stranger could hold the
+        limit for long with frames that it does not end, and keep out peers whose first request is large."""
         limits, held = self.limits, self._bytes_of[connection.network] + count
         if 0 < limits.unauthenticated_bytes_per_address < held:
             raise NoRoomError(

@@ -136,7 +136,7 @@ class ClockSample(Record, tag="clock_sample", frozen=True, kw_only=True):
     """The active controller's comparison of a broker's clock with its own, over about a minute.
 
     `offset_ms`: the least (controller's clock at receipt - broker's clock at sending) of its heartbeats, so
-    the broker's clock is behind by that much, but for the shortest time on the way.
+    the broker's clock is behind by that much, except for the shortest transmission time.
     """
 
     broker_id: int

@@ -144,7 +144,7 @@ def masters_in(info: ClusterInfo, cluster: str) -> tuple[list[str], list[str]]:
 
 
 def addresses_in(info: ClusterInfo) -> dict[str, str]:
-    """Returns address -> broker name of every replica: the console contacts no other address for a visitor."""
+    """Returns address -> broker name of every replica: visitors cannot make the console ask others."""
     return {
         address: name
         for name, each in info.broker_addr_table.items()

@@ -1,6 +1,6 @@
 """Inflates compressed bytes up to a limit: zlib, LZ4 frames and Zstandard frames.
 
-Bytes in, bytes out. Whoever inflates what others have compressed calls this, because some kilobytes can
+Bytes in, bytes out. Everything that others have compressed is inflated here, because some kilobytes can
 inflate to gigabytes: no more than the limit, and one block of the codec, is ever held in memory. LZ4's and
 Zstandard's libraries are imported with the first body that needs them.
 """
@@ -107,8 +107,8 @@ def _frame_end(data: bytes, position: int) -> int | None:
 
 
 def _drained(read: Callable[[int], bytes], count: int, packed_bytes: int) -> bytes:
-    """Returns `count` bytes, or fewer if there are no more. Reads in pieces that grow: a decoder reserves the
-    memory of what it is asked for."""
+    """Returns `count` bytes, or fewer if there are no more. Reads in pieces that grow: a decoder reserves as
+    much memory as is requested."""
     pieces, size, total = list[bytes](), max(PIECE_BYTES, 4 * packed_bytes), 0
     while total < count:
         piece = read(min(size, count - total))

@@ -2,7 +2,7 @@
 
 4 address bytes | u16 process id | u32 class loader | u32 ms since the month began (local time) | u16 counter
 
-as 32 upper-case hex digits. A Python process has no class loader: 32 random bits stand for its hash, so that
+as 32 upper-case hex digits. A Python process has no class loader: 32 random bits replace its hash, so that
 processes with equal addresses and ids (containers, in which the process id is often 1) have different keys.
 Source: RocketMQ 5.3.3 MessageClientIDSetter.
 """

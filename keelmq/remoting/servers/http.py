@@ -149,7 +149,7 @@ def _endpoint(bound: _Bound) -> Callable[..., Any]:
 
 def _check_names(model: type[BaseModel], given: Collection[str]) -> None:
     """Raises BadRequest if there is a name that the model does not have. On the wire it is ignored, since
-    another version may know it; here a person has misspelled it, and would be told that all is well."""
+    another version may know it; here a person has misspelled it, and would not notice."""
     known = {name: field.alias or name for name, field in model.model_fields.items()}
     unknown = sorted(set(given) - known.keys() - set(known.values()))
     if unknown:

@@ -35,7 +35,7 @@ class TooManyFailures(CommandError):
 
 
 class Sessions(Protocol):
-    """Log-ins of a page: it needs no credentials itself, and its cookie stands for those of its user."""
+    """Log-ins of a page: it needs no credentials itself, and its cookie replaces those of its user."""
 
     def is_open(self, path: str) -> bool:
         """Returns whether a path needs no credentials."""
@@ -47,7 +47,7 @@ class Sessions(Protocol):
         ...
 
     def authorization_of(self, path: str, cookie: str) -> str | None:
-        """Returns the header Authorization that a Cookie header stands for at this path; None: nothing."""
+        """Returns the header Authorization for a Cookie header at this path; None: there is none."""
         ...
 
 

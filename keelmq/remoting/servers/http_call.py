@@ -110,8 +110,8 @@ def is_open(path: str, policy: HttpPolicy) -> bool:
 
 
 def is_probe(path: str) -> bool:
-    """Returns whether orchestrators ask it, which have no credentials: /livez, /readyz, and of one of several
-    brokers /readyz/<its name>."""
+    """Returns whether orchestrators, which have no credentials, ask it: /livez, /readyz, and of one of
+    several brokers /readyz/<its name>."""
     return path in _PROBES or path.startswith("/readyz/")
 
 

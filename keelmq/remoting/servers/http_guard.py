@@ -1,8 +1,8 @@
 """The guard before every application: size, Host, origin, credentials; and the headers of every response.
 
-It refuses before the body is read and before any route runs. What a known sender may do is the matter of
-check_route() and of the operations (http_call.py); a success that none of them has let pass is not sent.
-Imports FastAPI: see http_late.py.
+It refuses before the body is read and before any route runs. check_route() and the operations (http_call.py)
+decide what a known sender may do; a success that none of them has let pass is not sent. Imports FastAPI: see
+http_late.py.
 """
 
 import logging
@@ -162,8 +162,8 @@ class HttpGuard:
                 )
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuses what a page of another site wants to change in its visitor's browser. Browsers send where
-        a request comes from; programs do not."""
+        """Refuses changes that a page of another site requests from its visitor's browser. Browsers send
+        where a request comes from; programs do not."""
         site, origin = _one(headers, b"sec-fetch-site"), _one(headers, b"origin")
         if site in (b"same-origin", b"none") or (site is None and origin is None):
             return
@@ -180,7 +180,7 @@ class HttpGuard:
 
 
 class _Answer:
-    """Adds the security headers, and turns the success of a route that nobody has checked into a 403."""
+    """Adds the security headers, and turns the success of an unchecked route into a 403."""
 
     def __init__(self, scope: Scope, call: HttpCall, send: Send) -> None:
         self._scope, self._call, self._send = scope, call, send
@@ -249,7 +249,7 @@ class _Body:
         raise HTTPException(503, NO_ROOM, headers={"Retry-After": "2"})
 
     def end(self) -> None:
-        """Gives the room back."""
+        """Releases the room."""
         self._bodies.held_bytes -= self._bytes
 
 

@@ -31,7 +31,7 @@ _warnings = RateLimitedFilter()
 
 
 def limit_warnings() -> None:
-    """Lets uvicorn write one warning of a kind in a second: strangers cause them, by bytes that are no HTTP.
+    """Lets uvicorn write one warning of a kind per second: strangers cause them, by bytes that are no HTTP.
     Safe to repeat."""
     logging.getLogger("uvicorn.error").addFilter(_warnings)
 
@@ -48,8 +48,8 @@ class LimitedHttp(HttpToolsProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Returns whether no complete request is in progress. One whose body is still awaited is none: else
-        256 half requests would leave no room for /livez."""
+        """Returns whether no complete request is in progress. One whose body is still awaited is not
+        complete: otherwise 256 half requests would leave no room for /livez."""
         if self.cycle is None or self.cycle.response_complete:
             return True
         return not self._in_head and not self.pipeline

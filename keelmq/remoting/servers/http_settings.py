@@ -1,4 +1,4 @@
-"""HttpConfig: the http* keys that all programs share, and HttpPolicy: which requests their port takes.
+"""HttpConfig: the http* keys that all programs share, and HttpPolicy: which requests their port accepts.
 
 Imports no FastAPI.
 """
@@ -71,7 +71,7 @@ class HttpConfig(Config):
 
 
 class HttpPolicy(msgspec.Struct, frozen=True):
-    """Which requests an HTTP port takes. `origins`: of pages besides its own, in lower case. `access` None:
+    """Which requests an HTTP port accepts. `origins`: of pages besides its own, in lower case. `access` None:
     everybody may send them. `sessions`: of a page with a log-in."""
 
     hosts: AllowedHosts = msgspec.field(default_factory=AllowedHosts)

@@ -66,7 +66,7 @@ class Series(NamedTuple):
 
 
 SERIES_MAX = 50_000
-"""Series of one metric in one scrape, if nothing else is said."""
+"""Series of one metric in one scrape, by default."""
 
 OVERFLOW = Metric(
     "rocketmq_metrics_overflow_series",

@@ -155,8 +155,8 @@ class TcpServer:
         return self.limits.enter(connection, network_of(host_and_port_bytes(host, 0)))
 
     def _says_hello(self, host: str) -> str | None:
-        """A handshake costs fifteen times as much as a connection, and whoever repeats a captured hello pays
-        none of it."""
+        """A handshake costs fifteen times as much as a connection, and a peer that repeats a captured hello
+        pays none of it."""
         if self.limits.take_request(network_of(host_and_port_bytes(host, 0)), now_ms()):
             return None
         return "too many TLS handshakes of its address; try again in 1 s"
