@@ -217,7 +217,7 @@ def setting_sources(
 
 def parse_settings(text: str, source: str, *, shows_lines: bool = True) -> dict[str, str]:
     """Returns key=value lines as a dict; the last one of a key wins. `source` names the text in a
-    ConfigError; shows_lines=False: which does not repeat the line, as the text may be somebody's secret."""
+    ConfigError; shows_lines=False: which does not repeat the line, as the text may be a secret."""
     return {key: setting.value for key, setting in _text_settings(text, source, shows_lines=shows_lines)}
 
 

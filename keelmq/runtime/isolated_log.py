@@ -1,4 +1,4 @@
-"""A log of its own for each broker of a process: the lines of its context (log_context.py), also in
+"""A separate log for each broker of a process: the lines of its context (log_context.py), also in
 DIRECTORY/broker.log.
 
 A line never waits for the disk: it is queued, and one thread of the process writes for all. Lines that a full
@@ -221,8 +221,8 @@ _writer: Final = _Writer()
 
 @contextmanager
 def isolated_log(name: str, directory: Path, *, wait_s: float = 0.0) -> Iterator[LogContext]:
-    """As log_context(), with a log of its own, for the whole life of a broker. wait_s: how long the end of
-    the block waits for the disk; the event loop's thread must not."""
+    """As log_context(), with a separate log, for the whole life of a broker. wait_s: how long the end of the
+    block waits for the disk; the event loop's thread must not."""
     log = IsolatedLog(name, directory)
     try:
         with log_context(log.context) as context:

@@ -116,7 +116,7 @@ class JsonFormatter(logging.Formatter):
             entry["error"] = self.formatException(record.exc_info)
         try:
             return printable_json(msgspec.json.encode(entry, enc_hook=str).decode())
-        except UnicodeEncodeError:  # half a character, from bytes that somebody sent
+        except UnicodeEncodeError:  # half a character, from bytes that a peer sent
             return printable_json(msgspec.json.encode(_encodable(entry)).decode())
 
 
@@ -130,7 +130,7 @@ def is_log_json() -> bool:
 
 
 class PlainFormatter(logging.Formatter):
-    """LOG_FORMAT without the context, for a file of which the name says it."""
+    """LOG_FORMAT without the context, for a file whose name shows it."""
 
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT.replace("%(log_context)s", ""), LOG_TIME_FORMAT)

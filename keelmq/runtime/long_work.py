@@ -1,8 +1,8 @@
-"""LongWork: what a thread calls in between that works for seconds beside the event loop.
+"""LongWork: a thread that works for seconds beside the event loop calls it in between.
 
-It lets the loop's thread in, and ends if nobody waits for the result any more. The loop gets Python's lock
-within the switch interval (program.let_the_loop_in), but not the CPU: where both threads have one, the kernel
-lets the working one finish its time slice of 3 to 4 ms first, unless it sleeps.
+It lets the loop's thread run, and ends the work if the result is no longer awaited. The loop gets Python's
+lock within the switch interval (program.let_the_loop_in), but not the CPU: where both threads have one, the
+kernel lets the working one finish its time slice of 3 to 4 ms first, unless it sleeps.
 """
 
 import time
@@ -11,11 +11,11 @@ from typing import Final
 WORK_S: Final = 0.001
 """Between two sleeps."""
 SLEEP_S: Final = 0.00005
-"""With the wake-up, a tenth of WORK_S: so much longer the work takes."""
+"""With the wake-up, a tenth of WORK_S: the work takes that much longer."""
 
 
 class GivenUp(Exception):
-    """Nobody waits for the result of this work any more."""
+    """The result of this work is no longer awaited."""
 
 
 class LongWork:

@@ -1,4 +1,4 @@
-"""How long the event loop of a server keeps everybody waiting.
+"""How long the event loop of a server keeps its clients waiting.
 
 A timer measures how late it is: the time that callbacks, garbage collections and other users of the machine's
 CPUs have kept the loop from its next turn. This is always on, with uvloop and with asyncio, and costs a
@@ -47,7 +47,7 @@ class SlowTurn(NamedTuple):
 
 
 def slow_turn_of(line: str) -> SlowTurn | None:
-    """Returns what a line of a log says; None: it is another line."""
+    """Parses a line of a log; None: it is another line."""
     found = _LINE.search(line)
     return None if found is None else SlowTurn(int(found[1]), found[2])
 

@@ -140,8 +140,8 @@ def runner() -> asyncio.Runner:
 
 def hold_standard_descriptors() -> None:
     """Opens /dev/null as what is closed of standard input, output and error. A socket or a file would get
-    the number instead, and whoever writes to standard error write into it; libuv aborts the process when it
-    closes one."""
+    the number instead, and code that writes to standard error would write into it; libuv aborts the process
+    when it closes one."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)  # as the real ones
     os.close(descriptor)
@@ -198,7 +198,7 @@ def stop_events(count: int) -> list[asyncio.Event]:
 
 
 async def started(start: Coroutine[object, object, object], stop: asyncio.Event, seconds: float) -> bool:
-    """Waits for a start, or for `stop`. Returns False: it was told to stop, and what had started is stopped.
+    """Waits for a start, or for `stop`. Returns False: `stop` was set, and what had started is stopped.
     Raises what the start raises, and StopError if it does not end within `seconds` of `stop`."""
     starting, told = asyncio.create_task(start), asyncio.create_task(stop.wait())
     await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
@@ -233,7 +233,7 @@ def say_ready(line: str) -> None:
     all the same. From now on the event loop is watched."""
     settle_collector()
     loop_watch.start()
-    if sys.stdout is None:  # closed: nobody waits
+    if sys.stdout is None:  # closed: no reader waits
         return
     try:
         sys.stdout.write(f"ready: {line}\n")

@@ -42,7 +42,7 @@ class RotatedFile:
             self._descriptor = None
 
     def _open(self) -> None:
-        """A file that somebody has moved or deleted is made again."""
+        """A file that was moved or deleted is created again."""
         if self._descriptor is not None and not self._is_mine(self._descriptor):
             self.close()
         if self._descriptor is None:

@@ -1,5 +1,5 @@
 """Supervised background tasks: one that ends with an error is logged, counted and started again. And calls in
-a thread that are never left alone.
+a thread whose end is always awaited.
 
 `stop()` cancels and awaits all of them: no task outlives its owner.
 """
@@ -94,6 +94,6 @@ async def finished_in_thread(function: Callable[[], T], *, on_cancel: Callable[[
             cancelled = error
             on_cancel()
     if cancelled is not None:
-        work.exception()  # or asyncio would log that nobody has seen it
+        work.exception()  # or asyncio would log that it was never retrieved
         raise cancelled
     return work.result()

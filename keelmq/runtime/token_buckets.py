@@ -1,7 +1,7 @@
 """TokenBuckets: how often something may happen for each key, for example for each remote address.
 
 A bucket is stored as the time at which it is full again, so time needs no timer. The table is bounded: the
-key that was used the longest time ago goes first, and its bucket is full when it comes back. Pure.
+least recently used key is removed first, and its bucket is full when it comes back. Pure.
 """
 
 from typing import Final, Generic, TypeVar

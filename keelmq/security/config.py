@@ -137,8 +137,8 @@ class SecurityConfig(Config):
 
     @property
     def member_credentials(self) -> Credentials | None:
-        """What this program signs its requests to other members with; None: it does not. Reads the file;
-        raises ConfigError."""
+        """The credentials that sign this program's requests to other members; None: it does not sign. Reads
+        the file; raises ConfigError."""
         path = self.inner_client_authentication_credentials_file
         if path is None:
             return credentials_of(self._inner_text) if self._inner_text else None
@@ -170,7 +170,7 @@ class SecurityConfig(Config):
 
     @property
     def has_members(self) -> bool:
-        """Whether this program knows members of its cluster from strangers."""
+        """Whether this program can tell members of its cluster from strangers."""
         has_secret = self._inner_text or self.inner_client_authentication_credentials_file is not None
         return bool(has_secret or self.member_certificates)
 

@@ -1,7 +1,7 @@
 """HttpServerAccess: who may send a request over HTTP. Users with their passwords, and tokens of a file.
 
 Passwords come as `Authorization: Basic`, and only over TLS or from this machine, unless httpBasicOverPlain
-says otherwise: unlike a signature, a password that somebody reads on the way is lost. Tokens come as
+says otherwise: unlike a signature, a password that is read on the way is lost. Tokens come as
 `Authorization: Bearer`; their role counts for the whole cluster."""
 
 import base64
@@ -113,7 +113,7 @@ class HttpServerAccess:
     # -- credentials -------------------------------------------------------------------------------------
 
     def _of_token(self, text: str, known: bytes, peer: Peer) -> Caller:
-        """A right token is always let in: it is random, so nobody guesses it."""
+        """A right token is always let in: it is random, so it cannot be guessed."""
         token = None if self._tokens is None else self._tokens.find(text)
         if token is None:
             self._refuse_throttled(known, ip_of(peer.address), "")
@@ -181,7 +181,7 @@ class HttpServerAccess:
         self._count(reason)
         challenges, ways = [], []
         if self._control is not None and self._control.has_users:
-            # A browser asks its user for a password then, and must not send it where anybody can read it.
+            # A browser asks its user for a password then, and must not send it where others can read it.
             if self._takes_passwords(peer):
                 challenges.append(BASIC_CHALLENGE)
                 ways.append("a user's password (Authorization: Basic)")

@@ -1,4 +1,4 @@
-"""What a program leaves open to whoever reaches its ports; said at start and by `keelmq doctor`."""
+"""What a program leaves open to anyone who reaches its ports; reported at start and by `keelmq doctor`."""
 
 import logging
 from collections.abc import Iterable

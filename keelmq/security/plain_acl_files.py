@@ -1,6 +1,6 @@
 """Reads plain_acl.yml and conf/acl/**/*.yml (ACL 1.0), and reads them again when their content changes.
 
-A file that cannot be used changes nothing: the last good state stays, and the reason is told once. YAML is
+A file that cannot be used changes nothing: the last good state stays, and the reason is logged once. YAML is
 read behind limits of size, depth and nodes, and without aliases, which make a small file a huge value.
 Source: RocketMQ 4.9.8 PlainPermissionManager."""
 
@@ -107,7 +107,7 @@ class PlainAclFiles:
             hashes, contents = self._read()
             if hashes == self._hashes:
                 return None
-            # A bad state is remembered, too: it is told once.
+            # A bad state is remembered, too: it is logged once.
             self._hashes = hashes
             self.current = self._parse(contents)
         except (BadPlainAcl, OSError) as error:

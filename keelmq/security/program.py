@@ -45,7 +45,7 @@ class ProgramSecurity:
         self._poll_users = poll_users
         self._changed: Callable[[], None] | None = None
         self.member = config.member_credentials
-        """What this program signs its own requests with."""
+        """The credentials that sign this program's own requests."""
         self._plain_files = _plain_files(config) if config.acl_enable else None
         plain = None if self._plain_files is None else _load(self._plain_files)
         self.access: ServerAccess | None = None
@@ -61,7 +61,7 @@ class ProgramSecurity:
 
     @property
     def signer(self) -> Signer | None:
-        """What signs this program's own requests; None: they are not signed."""
+        """The signer of this program's own requests; None: they are not signed."""
         return optional_signer(self.member, proof=True)
 
     @property
@@ -70,7 +70,7 @@ class ProgramSecurity:
         return None if self.member is None else self.member.access_key
 
     def tell_super_users(self, users: Iterable[User]) -> None:
-        """Logs who may do everything: a user that somebody created while nothing was checked stays."""
+        """Logs the users that may do everything: one that was created while nothing was checked stays."""
         names = sorted(user.username for user in users if user.is_super)
         if self.access is not None and self.access.control.settings.authentication_enabled:
             log.info("users that may do everything: %s", ", ".join(names) or "none")

@@ -25,7 +25,7 @@ from keelmq.security.signed_headers import count_signed
 logger = logging.getLogger(__name__)
 
 LOGGED: Final = ("proof", "member")
-"""Reasons that an operator must see: the cluster itself is not right, or a stranger plays a member."""
+"""Reasons that an operator must see: the cluster itself is not right, or a stranger poses as a member."""
 SKEW_PERIOD_MS: Final = 60_000
 
 
@@ -95,7 +95,7 @@ class ServerAccess:
         return UserCaller(self, granted, peer_ip)
 
     def is_open(self, code: int) -> bool:
-        """Whether everybody may send it, whatever it says."""
+        """Whether anyone may send it, whatever it contains."""
         return self.control.plain is None and self.control.settings.is_open(code)
 
     def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
@@ -160,7 +160,7 @@ class ServerAccess:
 
 
 class UserCaller(Caller):
-    """A user whose request was admitted; `user` is empty if nobody was asked."""
+    """A user whose request was admitted; `user` is empty if nothing was checked."""
 
     def __init__(self, access: ServerAccess, granted: Granted, peer_ip: str) -> None:
         self.user = granted.username

@@ -50,8 +50,8 @@ class Credentials:
 class RequestSigner:
     """Signs requests. A proof names the server, by the address that the connection goes to: the server has
     the same one for its own, unless addresses are translated in between. Then it refuses the first request,
-    and further ones to that address name nobody: if somebody captures them, each could be sent to other
-    servers as well, once and within the window."""
+    and further ones to that address name no server: if they are captured, each could be sent to other servers
+    as well, once and within the window."""
 
     def __init__(self, credentials: Credentials, *, proof: bool = False) -> None:
         """proof: adds the proof that a request is new and unaltered, which only KeelMQ's servers check."""

@@ -1,7 +1,6 @@
 """TokensFile: the tokens of httpTokensFile, read again when the file changes.
 
-A file that is gone has no tokens any more. One that cannot be read, or is wrong, leaves the last good
-ones."""
+A missing file has no tokens. One that cannot be read, or is wrong, leaves the last good ones."""
 
 import logging
 import os

@@ -157,8 +157,8 @@ class UserRequests:
         return Reply(body=found or None)
 
     async def _is_forwarded(self, operation: Operation[Any, Any], header: Change, call: Call) -> bool:
-        """Returns whether the master has carried it out. It is told for whom, since the request that it gets
-        is this member's own. Raises CommandError."""
+        """Returns whether the master has carried it out. The forwarded request names the user, since this
+        member sends it. Raises CommandError."""
         marked = header.model_copy(update={"forwarded_for": _sender_of(header, call) or None})
         return await self._forward(operation, marked, _body(call))
 
@@ -171,7 +171,7 @@ class UserRequests:
             )
 
     def _refuse_others(self, header: UserRequest, call: Call, *users: User | None) -> None:
-        """Only Super users touch Super users: else whoever may administer users could become one."""
+        """Only Super users touch Super users: otherwise a user who may administer users could become one."""
         name = _sender_of(header, call)
         if not name:
             return
@@ -246,7 +246,7 @@ class UserRequests:
 
 
 def _sender_of(header: Change, call: Call) -> str:
-    """Returns the user whose rights count; "": a member, or nobody was asked."""
+    """Returns the user whose rights count; "": a member, or nothing was checked."""
     return (header.forwarded_for or "") if call.caller.is_member else call.caller.user
 
 

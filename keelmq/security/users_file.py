@@ -151,7 +151,7 @@ class UsersFile:
 
     def check(self) -> None:
         """Takes what an administrator has edited, since a change writes whole files. Raises BadUsersFile and
-        OSError: the files as they are now cannot be used, so a change would overwrite somebody's edit."""
+        OSError: the files as they are now cannot be used, so a change would overwrite the edit."""
         if not self.poll() and self.problem is not None:
             raise BadUsersFile(self.problem)
 
@@ -238,7 +238,7 @@ def _times(rows: Mapping[str, User] | Mapping[str, Acl]) -> dict[str, int]:
 
 
 def _replace_private(path: Path, data: bytes) -> None:
-    """No version before is kept: a deleted user's secret must not stay in it."""
+    """No earlier version is kept: a deleted user's secret must not stay in it."""
     replace_file(path, data, keep_backup=False, private=True)
 
 

@@ -14,10 +14,10 @@ async def open_tls(
     port: int,
     scratch: memoryview,
 ) -> TlsTransport:
-    """Returns the transport; its `protocol` was made by make_protocol(). OSError: nobody is there. TlsError:
-    ClientTls.explain() has more words for it. The caller bounds the time; a cancelled attempt leaves
-    nothing. After OpenSSL's refusal, or the peer's alert, our files are read at once: those of the server may
-    have been renewed, too. A connection that is merely lost says nothing about them."""
+    """Returns the transport; its `protocol` was made by make_protocol(). OSError: nothing answers there.
+    TlsError: ClientTls.explain() has more words for it. The caller bounds the time; a cancelled attempt
+    leaves nothing. After OpenSSL's refusal, or the peer's alert, our files are read at once: those of the
+    server may have been renewed, too. A connection that is merely lost says nothing about them."""
     await tls.refresh()
     try:
         return await _attempt(tls, make_protocol, host, port, scratch)

@@ -32,7 +32,7 @@ OTHERS: Final = 0o007
 
 
 class Names(NamedTuple):
-    """What the settings are called where the operator writes them."""
+    """The names of the settings where the operator writes them."""
 
     certificate: str
     key: str
@@ -166,7 +166,7 @@ class FollowedFiles(Generic[T]):
             return self._check()
 
     def is_due(self) -> bool:
-        """At most one caller in RELOAD_PERIOD_S is told so."""
+        """Returns True to at most one caller in RELOAD_PERIOD_S."""
         now = time.monotonic()
         if now < self._next_check:
             return False

@@ -97,7 +97,7 @@ class WaitingConnection:
     """A connection until it is known what it speaks and, with TLS, until the end of its handshake."""
 
     is_admitted = False
-    """Nobody has authenticated yet."""
+    """The peer has not authenticated yet."""
 
     def __init__(self, port: TlsPort) -> None:
         self._port = port

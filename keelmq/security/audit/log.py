@@ -6,9 +6,9 @@
      ["Topic:orders"], "changes": {"topic orders": {"old": null, "new": {"perm": 6}}}, "outcome": "ok",
      "answer": 0, "remark": ""}
 
-Members without a value are left out. `user` is verified, `claimed` is what a refused request says. Requests
-are refused faster than anybody reads: REFUSED_PER_S of them have a line, the others are counted, in the next
-line of a refusal (`unwritten`) and in /metrics."""
+Members without a value are left out. `user` is verified, `claimed` is what a refused request claims. Requests
+can be refused faster than an operator reads: REFUSED_PER_S of them have a line, the others are counted, in
+the next line of a refusal (`unwritten`) and in /metrics."""
 
 import json
 import logging
@@ -45,7 +45,7 @@ LINE_BYTES_MAX: Final = 65_536
 REFUSED_PER_S: Final = {Kind.ACT: 20, Kind.ROUTINE: 2, Kind.DATA: 1}
 """Lines of refused requests in a second, by kind; what has no request code counts as routine."""
 NOT_SERVED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY)
-"""Answers to what no handler has seen: anybody may cause them, so they count as refused here."""
+"""Answers to what no handler has seen: any peer may cause them, so they count as refused here."""
 NAMES_MAX: Final = 8
 LOST: Final = "AUDIT_LINES_LOST"
 """The operation of the line that says how many lines are lost, in `unwritten`."""
@@ -145,7 +145,7 @@ class AuditLog:
         self.writer.put(series, _encoded(line))
 
     def refused(self, what: str, *, address: str, is_tls: bool, remark: str) -> None:
-        """Records that a peer was refused what is no request of a code: a replica's link, an HTTP page."""
+        """Records a refusal of something without a request code: a replica's link, an HTTP page."""
         if not self._may_write(Kind.ROUTINE):
             return
         line = {

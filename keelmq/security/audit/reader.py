@@ -54,7 +54,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class AuditReader(msgspec.Struct):
-    """read() returns what there is, and at the next call what has come since."""
+    """read() returns the present entries, and at the next call the new ones."""
 
     places: Sequence[Path]
     """Directories and files."""

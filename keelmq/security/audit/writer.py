@@ -24,7 +24,7 @@ CLOSE_S = 5.0
 
 
 class Series(IntEnum):
-    """Refused requests have files of their own: whoever sends many cannot push out what was done."""
+    """Refused requests have separate files: a peer that sends many cannot push out what was done."""
 
     ACTS = 0
     REFUSED = 1
@@ -51,7 +51,7 @@ class AuditWriter:
         self._condition = threading.Condition()  # protects what follows, and dropped_lines
         self._queue: list[tuple[Series, bytes]] = []
         self._untold = 0
-        """Lost lines of which no line says it yet."""
+        """Lost lines that no line has reported yet."""
         self._closing = False
         self._thread: threading.Thread | None = None
 

@@ -1,4 +1,4 @@
-"""The check of every request: who sends it, and may they. The only thing that servers call.
+"""The check of every request: who sends it, and whether they may. Servers call nothing else.
 
     member's certificate -> ACL 1.0 -> signature (ACL 2.0) -> member and proof -> authorization
 
@@ -78,8 +78,8 @@ class AccessRequest(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """username "": nobody was asked. role: of the request. lookups: topics that the handler has to check with
-    check_topic() before it answers."""
+    """username "": nothing was checked. role: of the request. lookups: topics that the handler has to check
+    with check_topic() before it answers."""
 
     username: str
     role: Role
@@ -248,7 +248,7 @@ class AccessControl:
     def _check_user(
         self, request: AccessRequest, rule: Rule, ext_fields: ExtFields, now_ms: int
     ) -> Granted | None:
-        """None: neither members nor users are asked for."""
+        """None: neither members nor users are checked."""
         settings, code = self._settings, request.code
         needs_member = settings.members_required and (
             rule.members_only
@@ -260,7 +260,7 @@ class AccessControl:
             username = self._authenticate(request, rule, ext_fields, now_ms)
             is_member = username in settings.member_users
         elif settings.authentication_enabled:
-            # On the white list: a signature is not needed, but without a right one nobody is anybody.
+            # On the white list: a signature is not needed, but requests without a valid one are anonymous.
             username = self._authenticated_or_nobody(request, rule, ext_fields, now_ms)
             is_member = username in settings.member_users
         elif settings.authorization_enabled:
@@ -274,7 +274,7 @@ class AccessControl:
         return Granted(username, rule.role) if username else None
 
     def _authenticate(self, request: AccessRequest, rule: Rule, ext_fields: ExtFields, now_ms: int) -> str:
-        """Returns the user whose signature is right, and whose proof is, where one is needed."""
+        """Returns the user whose signature is right, and whose proof is right if one is needed."""
         settings = self._settings
         username = ext_fields.get(ACCESS_KEY)
         if not username:

@@ -10,7 +10,7 @@ from keelmq.security.core.rules import RULES, UNKNOWN
 class AccessSettings(msgspec.Struct, frozen=True):
     """member_users: sign for members of this cluster (innerClientAuthenticationCredentials).
     member_certificates: names in client certificates of members. members_required: what only members may
-    send needs one of the two; if signatures are not checked at all, everything that administers does, too.
+    send needs one of the two; if signatures are not checked at all, all administrative requests do, too.
 
     proof_required: requests of member_users need a proof (member_proof.py); False lets RocketMQ's brokers in.
     proof_to_administer: requests of users that administer need it too, unless they come over TLS."""
@@ -32,7 +32,7 @@ class AccessSettings(msgspec.Struct, frozen=True):
     refused_code: int = ResponseCode.NO_PERMISSION
 
     def is_open(self, code: int) -> bool:
-        """Whether everybody may send it, whatever it says."""
+        """Whether anyone may send it, whatever it contains."""
         rule = RULES.get(code, UNKNOWN)
         asks_member = self.members_required and (rule.members_only or rule.role is Role.ADMINISTER)
         asks_user = self.authentication_enabled and code not in self.authentication_whitelist

@@ -185,7 +185,7 @@ class PolicyEntry:
         object.__setattr__(self, "networks", networks)
 
     def matches(self, resource: Resource, wanted: Iterable[Action], source_ip: Address | None) -> bool:
-        """Whether this entry is about that access. An unknown address is inside of what is denied only."""
+        """Whether this entry is about that access. An unknown address matches only entries that deny."""
         return (
             self.resource.covers(resource)
             and self.grants_any(wanted)

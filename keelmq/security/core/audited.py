@@ -1,11 +1,11 @@
-"""Which requests the audit log has, and what of a request is written into it.
+"""Which requests the audit log records, and which parts of a request.
 
-Acts are recorded whatever their outcome: everything that administers, and what changes topics, groups,
-offsets, permissions or settings. The routine of members (registrations, heartbeats, SyncStateSets) would
-bury them, and data never ends: of those only refusals are told.
+Acts are recorded whatever their outcome: administrative requests, and changes of topics, groups, offsets,
+permissions or settings. The routine of members (registrations, heartbeats, SyncStateSets) would bury them,
+and data never ends: of those only refusals are recorded.
 
-A field of a request is written only if its name is in RESOURCE_FIELDS, so a secret that nobody has thought
-of stays out. Bodies are never written."""
+A field of a request is written only if its name is in RESOURCE_FIELDS, so an unforeseen secret stays out.
+Bodies are never written."""
 
 import json
 import re
@@ -89,7 +89,7 @@ REMARK_CHARS_MAX: Final = 4_096
 """A refusal quotes names of any length."""
 FIELDS_MAX: Final = 32
 BODY_BYTES_MAX: Final = 65_536
-"""Longer bodies are not looked into: whoever is refused has sent them at no cost."""
+"""Longer bodies are not looked into: a sender that is refused has sent them at no cost."""
 CHANGES_MAX: Final = 100
 
 MASK: Final = "**********"
@@ -115,7 +115,7 @@ def kind_of(code: int) -> Kind:
 
 
 NO_ACTS: Final = frozenset(code for code in RULES if kind_of(code) is not Kind.ACT)
-"""For a question that every request asks."""
+"""For a check that every request passes."""
 
 
 def outcome_of(answer: int) -> Outcome:
@@ -128,8 +128,8 @@ def outcome_of(answer: int) -> Outcome:
 
 
 def is_without_effect(code: int, fields: ExtFields, changes: Mapping[str, object]) -> bool:
-    """Returns whether an act was none: brokers without a master send 1002 again and again, and tools ask what
-    it would do."""
+    """Returns whether an act had no effect: brokers without a master send 1002 again and again, and tools ask
+    what it would do."""
     if code != Code.CONTROLLER_ELECT_MASTER or changes:
         return False
     return not is_true(fields.get("designateElect")) or is_true(fields.get("dryRun"))

@@ -1,4 +1,4 @@
-"""The decision of ACL 2.0: may this user do that, from this address.
+"""The decision of ACL 2.0: whether a user may do something, from an address.
 
 All contexts must pass. For each, the entries of the Custom policy that match resource, action and address
 count; only if there are none, those of the Default policy. The first of them in this order decides:
@@ -69,7 +69,7 @@ def decide(
     for context in contexts:
         why = _refusal(acl, context, address)
         if why is not None:
-            # With the address, or nobody can find out why it was refused (pitfall 18).
+            # With the address: without it the reason cannot be found (pitfall 18).
             what = f"{context.resource.key} from {source_ip}"
             remark = f"User:{user.username} has no permission to access {what}, {why}"
             return Denied(remark, context)

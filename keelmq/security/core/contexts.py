@@ -42,7 +42,7 @@ RECALL_HANDLE: Final = ("recallHandle", "recall_handle")
 
 
 class Unreadable(ValueError):
-    """The request does not say, or not readably, what it is about: it is refused."""
+    """The request does not name its resources, or not readably: it is refused."""
 
 
 class LookupKind(Enum):
@@ -152,7 +152,7 @@ def spellings(*names: str) -> tuple[str, ...]:
 
 
 def topic_context(topic: str, *actions: Action) -> Context:
-    """Whoever may consume in a group may also send to its retry topic: a failed send-back does that."""
+    """A user who may consume in a group may also send to its retry topic: a failed send-back does that."""
     if topic.startswith(RETRY_PREFIX) and Action.PUB in actions:
         rest = tuple(each for each in actions if each not in (Action.PUB, Action.SUB))
         return Context(topic_resource(topic), (Action.SUB, *rest))
@@ -166,7 +166,7 @@ def group_context(group: str, *actions: Action) -> Context:
 def topic(
     *names: str, to: tuple[Action, ...], optional: bool = False, trace_is_free: bool = False
 ) -> FieldNeed:
-    """trace_is_free: whoever is known may send message traces (pitfall 11)."""
+    """trace_is_free: every known user may send message traces (pitfall 11)."""
 
     def make(value: str) -> Iterable[Context]:
         return () if trace_is_free and value == TRACE_TOPIC else (topic_context(value, *to),)
@@ -196,8 +196,8 @@ def cluster(*to: Action) -> Need:
 
 
 def read_waiting(ext_fields: ExtFields, cluster_name: str) -> Iterable[Context]:
-    """What is asked besides the right to read the topic: where messages of all topics wait, nobody knows by
-    its name whose they are, so only who may change the cluster reads there."""
+    """What is needed besides the right to read the topic: where messages of all topics wait, its name does
+    not show whose they are, so only a user who may change the cluster reads there."""
     if value_of(ext_fields, ("topic",), optional=True) in WAITING_TOPICS:
         yield Context(cluster_resource(cluster_name), (Action.UPDATE,))
 

@@ -2,7 +2,7 @@
 
 What differs from requests over TCP (access.py): every user shows the password, also from a white address of
 its account and for codes on the authenticationWhitelist; with authorization alone as well, since a name
-without a password says nothing. What only members may send is refused, unless a member's certificate is
+without a password proves nothing. What only members may send is refused, unless a member's certificate is
 shown. Nothing is remembered: HTTP is for administration."""
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class HttpControl:
 
     @property
     def has_users(self) -> bool:
-        """Whether anybody has a password here."""
+        """Whether any user has a password here."""
         return self._checks_users or self._control.plain is not None
 
     def needs_user(self, peer_ip: str) -> bool:
@@ -54,7 +54,7 @@ class HttpControl:
         return next((name for name in certificate_names if name in members), None)
 
     def check_password(self, username: str, password: str, peer_ip: str) -> str | None:
-        """Returns why nobody is authenticated; None: the user is. The caller counts failures."""
+        """Returns why the user is not authenticated; None: it is. The caller counts failures."""
         plain = self._control.plain
         if self._checks_users:
             user = self._control.users.user(username)
@@ -86,7 +86,7 @@ class HttpControl:
         return self._without_members(role) or self._decided(username, (context,), peer_ip)
 
     def check_request(self, username: str, request: AccessRequest) -> Granted | Refused:
-        """Checks an operation with its resources. The user is authenticated, or "": nobody was asked."""
+        """Checks an operation with its resources. The user is authenticated, or "": nothing was checked."""
         rule, settings, plain = rule_of(request.code), self._control.settings, self._control.plain
         if (refused := self.check_members(request.code)) is not None:
             return refused
@@ -111,7 +111,7 @@ class HttpControl:
         return refused or Granted(username, rule.role, lookups=required.lookups)
 
     def _without_members(self, role: Role) -> Refused | None:
-        """Where signatures are not checked, only members administer over TCP; over HTTP nobody is one."""
+        """Where signatures are not checked, only members administer over TCP; over HTTP there is none."""
         settings = self._control.settings
         if role is Role.ADMINISTER and settings.members_required and not self.has_users:
             return self._refused(NOBODY_ADMINISTERS, "member")
@@ -133,7 +133,7 @@ class HttpControl:
 def _remedy(username: str, context: Context | None) -> str:
     if context is None:
         return ""
-    # Quoted, as it will be copied: names are chosen by whoever was refused.
+    # Quoted, as it will be copied: the refused sender chose the names.
     subject, resource = quote(subject_of(username)), quote(context.resource.key)
     action = context.actions[0].name.capitalize()
     command = f"mqadmin updateAcl -s {subject} -r {resource} -a {action} -d Allow"
@@ -141,7 +141,7 @@ def _remedy(username: str, context: Context | None) -> str:
 
 
 def _is_same(given: str, expected: str | None) -> bool:
-    """Whether a password is right; None: there is no such user. The time says nothing about either."""
+    """Whether a password is right; None: there is no such user. The time reveals neither."""
     is_same = compare_digest(_hash(given), _hash(expected or ""))
     return is_same and expected is not None
 

@@ -3,7 +3,7 @@ checked.
 
 Most requests of a connection differ in little: a producer sends the same ext fields in the same order, with
 the same user and topic. The decision about (user, code, resources) is taken once, and then holds until any
-user or ACL changes. Whoever signs, and what they sign, is still checked with every request.
+user or ACL changes. The signer and the signed bytes are still checked with every request.
 
 Such a request is decoded to a struct of exactly its field names, in the order in which their values are
 signed. A request with other fields, or with a value that is not a text, is not known."""

@@ -40,12 +40,12 @@ USER_SENDERS_MAX: Final = 5_000
 """Of one user: each run of a tool is a sender, for a minute at most."""
 SENDER_BYTES: Final = 8
 NUMBERS: Final = 1_024
-"""Requests of one sender may overtake each other by so many: it may have several connections."""
+"""Requests of one sender may overtake each other by this many: it may have several connections."""
 SWEEP_MS: Final = 1_000
 PERSONAL: Final = frozenset({PROOF, ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 DRIFT: Final = 1_000
-"""One ms in so many, by which monotonic clocks may run apart."""
+"""Monotonic clocks may drift apart by one ms in this many."""
 
 _FORM: Final = re.compile(
     r"(\d{1,10}):(\d{13}):(\d{15}):([0-9a-f]{16})([0-9a-f]{16}):([0-9a-f]{64})", re.ASCII
@@ -93,8 +93,8 @@ def with_proof(
 
 
 def unsigned(ext_fields: Mapping[str, str]) -> dict[str, str]:
-    """Returns the ext fields without what proves who has sent them, for a request that goes on to somebody
-    else, who could send it again."""
+    """Returns the ext fields without the proof of their sender, for a request that is forwarded: its
+    recipient could send it again."""
     return {name: value for name, value in ext_fields.items() if name not in PERSONAL}
 
 
@@ -102,7 +102,7 @@ class _Sender:
     """The numbers of one sender that were used: bit n of `seen` is for `highest` - n. first: the number that
     arrived first; only time tells whether lower ones were used before. latest_ms: of its requests, by its
     own wall clock. heard_ms: when the last one arrived, by the server's monotonic clock. offset_ms: that
-    minus the sender's monotonic clock, for the request that was on its way shortest."""
+    minus the sender's monotonic clock, for the request with the shortest transmission time."""
 
     __slots__ = ("first", "heard_ms", "highest", "latest_ms", "offset_ms", "seen")
 
@@ -112,7 +112,7 @@ class _Sender:
         self.heard_ms, self.offset_ms = uptime_ms, uptime_ms - sent_uptime_ms
 
     def late_ms(self, uptime_ms: int, sent_uptime_ms: int) -> int:
-        """Returns for how long the request was on its way, longer than the quickest one."""
+        """Returns how much longer the request was on its way than the quickest one."""
         return uptime_ms - sent_uptime_ms - self._offset_at(uptime_ms)
 
     def heard(self, uptime_ms: int, sent_uptime_ms: int) -> None:

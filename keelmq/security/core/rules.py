@@ -1,5 +1,5 @@
 """What each request code needs: resources and actions, a role, and whether only members of the cluster may
-ask.
+send it.
 
 Every RequestCode has its entry, and a code that has none needs Cluster Update (pitfall 19: codes that were
 added later were open to everybody). RocketMQ lets any known user send what has no ext fields or no header
@@ -176,7 +176,7 @@ _TOPICS_AND_GROUPS: Final[Mapping[int, Rule]] = {
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: _operate(topic("topic", to=CREATE)),
     Code.DELETE_TOPIC_IN_BROKER: _operate(topic("topic", to=DELETE)),
     Code.DELETE_TOPIC_IN_NAMESRV: _operate(topic("topic", to=DELETE)),
-    # Who may do it may know whether it would be done; the same for the other previews.
+    # A user who may do it may know whether it would be done; the same for the other previews.
     Code.KEELMQ_EXPLAIN_DELETE_TOPIC: _operate(topic("topic", to=DELETE)),
     # It writes routes, also false ones.
     Code.REGISTER_TOPIC_IN_NAMESRV: _ADMINISTER,

@@ -2,9 +2,9 @@
 
 A token bucket for each user at each address: a failure takes a token, and time gives them back. Other users
 of the address, which may be a proxy or a machine with many programs, are not affected. IPv6 counts by /64,
-since one host has as many addresses as it likes. The table is bounded; whose bucket will be full soonest goes
-first, or whoever guesses a secret could have its failures forgotten by failing with many names that nobody
-has.
+since one host has as many addresses as it likes. The table is bounded: the entry whose bucket will be full
+soonest is removed first. Otherwise a guesser of secrets could have its failures forgotten by failing with
+many names that do not exist.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Tokens for HTTP: a line for each, "ROLE NAME sha256:HEX". Only the hash is kept, so whoever reads the file
+"""Tokens for HTTP: a line for each, "ROLE NAME sha256:HEX". Only the hash is kept, so a reader of the file
 cannot use them. A token should come from a generator: a hash of a word is found by trying words.
 """
 

@@ -49,7 +49,7 @@ def changed_now(row: Row, before: Row | None, now_ms: int) -> Row:
 
 
 def deleted_user(username: str, password: str, before: User | None, now_ms: int) -> User:
-    """Returns the tombstone of a user. password: a new random one; nobody is told it."""
+    """Returns the tombstone of a user. password: a new random one, which is never disclosed."""
     row = User(username, password, status=UserStatus.DISABLE, is_deleted=True)
     return changed_now(row, before, now_ms)
 
@@ -110,7 +110,7 @@ def key_of(row: User | Acl) -> str:
 def edited(read: Mapping[str, Row], before: Mapping[str, Row], now_ms: int) -> dict[str, Row]:
     """Returns the table after an administrator has edited or replaced its file. What the file adds or changes
     counts, with the time of the edit. Rows that it lacks, and older versions of rows, do not: a copy of an
-    old file deletes nobody and restores no old password."""
+    old file deletes no user and restores no old password."""
     after = dict(before)
     for key, row in read.items():
         known = before.get(key)
