@@ -13,7 +13,7 @@ class ClientClosed(RuntimeError):
 class Lifecycle(ABC):
     """The base of the asyncio clients: `async with` opens a client and closes it.
 
-    The steps of close() run in a task of their own: a caller that is cancelled ends at once, the closing
+    The steps of close() run in a separate task: a caller that is cancelled ends at once, the closing
     goes on, and later callers wait for its end. Otherwise a consumer would never stop if its `async with`
     block was cancelled twice, as anyio's cancel scopes do."""
 

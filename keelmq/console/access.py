@@ -49,8 +49,8 @@ class Verifier(Protocol):
         ...
 
     async def is_still_right(self, user: str, password: str) -> bool:
-        """Returns whether a password that was right has not been refused since. Asked for sessions that do
-        not stand for the password itself."""
+        """Returns whether a password that was right has not been refused since. Asked for sessions whose
+        requests do not carry the password itself."""
         ...
 
     @property
@@ -70,8 +70,8 @@ class Visitor(msgspec.Struct, frozen=True):
 
 class ConsoleAccess:
     """The sessions of one console. Implements Sessions of keelmq/remoting/servers/http_access.py.
-    `as_password`: a session stands for Authorization: Basic, where the port knows the users; else for its id
-    (user_of())."""
+    `as_password`: a session is passed on as Authorization: Basic, where the port knows the users; else as its
+    id (user_of())."""
 
     def __init__(
         self,

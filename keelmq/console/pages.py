@@ -1,6 +1,6 @@
 """The files of the page under /console/, which are built from keelmq/web/frontend.
 
-They need no credentials: they are the same for everybody, and the page itself asks for a log-in. Files in
+They need no credentials: they are the same for all users, and the page itself asks for a log-in. Files in
 assets/ have a hash of their content in their names. Imported only where HTTP is served: it needs FastAPI.
 """
 

@@ -1,6 +1,6 @@
-"""The console as a program of its own: for any cluster of KeelMQ or RocketMQ, on any machine.
+"""The console as a separate program: for any cluster of KeelMQ or RocketMQ, on any machine.
 
-With credentials it shows what they may read, so everybody must log in first, with a user of the cluster.
+With credentials it shows what they may read, so all users must log in first, with a user of the cluster.
 Without them the cluster is open, or shows nothing, and no log-in is needed.
 """
 

@@ -52,7 +52,7 @@ class Level(StrEnum):
 
 class Finding(msgspec.Struct, frozen=True):
     """`check`: a key of CHECKS. `subject`: the file, address or group. `next_step`: what to do about it.
-    `command`: the line to paste for that, empty if it is none of our programs'."""
+    `command`: the line to paste for that, empty if it is not one of our programs'."""
 
     level: Level
     check: str

@@ -15,7 +15,7 @@ from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
 NOBODY = -1
-"""The broker id in LastElection if nobody could be elected."""
+"""The broker id in LastElection if no replica could be elected."""
 CLOSED_CONNECTION = ("(connection_refused)", "(connection_closed)")
 """In the reason of an election: its master was lost when its connection closed."""
 

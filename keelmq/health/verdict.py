@@ -74,7 +74,7 @@ def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _without_brokers(seen: ClusterSnapshot, address: str) -> Finding:
-    """If no name server lists a broker, nobody can send or receive: an outage, not a name server's start."""
+    """If no name server lists a broker, no client sends or receives: an outage, not a name server's start."""
     step = "start brokers with this address in namesrvAddr; after its own restart, wait 30 s"
     if any(each.cluster.broker_addr_table for each in seen.answering.values()):
         text = "name server: no broker is registered"

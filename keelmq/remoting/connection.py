@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 262_144
 LARGE_FRAME_BYTES = 65_536
-"""A frame gets a buffer of its own after this many of its bytes arrived."""
+"""A frame gets its own buffer after this many of its bytes arrived."""
 BATCHED_MIN = 6
 """Frames in one read; fewer are served faster one by one."""
 CLOSE_MS = 10_000

@@ -221,8 +221,8 @@ class Request(Protocol):
 
 
 class Access(Protocol):
-    """Who may send a request. A server without one serves everybody. keelmq/security implements it; here are
-    only interfaces, so that remoting knows no user, signature or ACL."""
+    """Who may send a request. A server without one serves all requests. keelmq/security implements it; here
+    are only interfaces, so that remoting knows no user, signature or ACL."""
 
     def admit(self, request: Request, peer: Peer) -> Caller:
         """Returns who sends the request; called before its header is parsed. Raises CommandError if they may
@@ -337,7 +337,7 @@ class OperationTable:
         self.handlers: dict[int, tuple[Operation[Any, Any], Handler]] = {}
         self.fast_path: dict[int, FastPath] = {}
         self.access: Access | None = None
-        """None: everybody is served. Set before a server is made of the table."""
+        """None: all requests are served. Set before a server is made of the table."""
         self.audit: Audit | None = None
         self.unsupported: dict[int, str] = {}
         """Code -> the remark of its response, with code 3. Codes that are neither bound nor listed here are

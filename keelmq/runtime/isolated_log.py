@@ -77,7 +77,7 @@ class IsolatedLog:
         _writer.add(self)
 
     def close(self) -> None:
-        """Takes no more lines. The thread writes those that are queued, and closes the file. Safe to
+        """Accepts no more lines. The thread writes those that are queued, and closes the file. Safe to
         repeat."""
         self.context.sink = None
         with self._queue_lock:

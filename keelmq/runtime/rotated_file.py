@@ -23,7 +23,7 @@ class RotatedFile:
         self._size = 0
 
     def append(self, lines: bytes) -> None:
-        """Writes whole lines. A single write may exceed the size of a file: it gets one of its own."""
+        """Writes whole lines. A single write may exceed the size of a file: it gets its own file."""
         self._open()
         if self._size and self._size + len(lines) > self._bytes_max:
             self._rotate()

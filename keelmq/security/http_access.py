@@ -200,7 +200,7 @@ class HttpServerAccess:
 
 
 def http_access(config: HttpConfig, server: Access | None) -> HttpServerAccess | None:
-    """Returns the check of a program's HTTP port; None: everybody is served. `server`: the access of its
+    """Returns the check of a program's HTTP port; None: all requests are served. `server`: the access of its
     remoting ports. Raises ConfigError."""
     tokens = None if config.http_tokens_file is None else TokensFile(config.http_tokens_file)
     users = server if isinstance(server, ServerAccess) else None

@@ -1,4 +1,4 @@
-"""Files with secrets in them: read only if nobody else can, or with a warning where RocketMQ's files must
+"""Files with secrets in them: read only if no other user can, or with a warning where RocketMQ's files must
 work as they are."""
 
 import os

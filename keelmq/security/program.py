@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class ProgramSecurity:
-    """`access` None: everybody is served. The constructor raises ConfigError."""
+    """`access` None: all requests are served. The constructor raises ConfigError."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ProgramSecurity:
             log.info("users that may do everything: %s", ", ".join(names) or "none")
 
     def when_changed(self, callback: Callable[[], None]) -> None:
-        """callback(): the accounts of ACL 1.0 have changed. Users and ACLs have watchers of their own."""
+        """callback(): the accounts of ACL 1.0 have changed. Users and ACLs have separate watchers."""
         self._changed = callback
 
     async def run(self) -> None:

@@ -2,8 +2,8 @@
 
 The expected form is what most clients write: JSON without white space and in ASCII; the ext fields of the
 form, in its order, and each of them a text; every other member an integer or a text without escapes. From
-such a header msgspec's decoder reads the same values, so the answer is that of KnownKind.has(). Other headers
-are not judged here.
+such a header msgspec's decoder reads the same values, so the answer is that of KnownKind.has(). Of other
+headers nothing is said here.
 
 A compiled leaf, for its loops over bytes. Interpreted, msgspec's decoder is faster, and no request is checked
 here.
@@ -28,13 +28,13 @@ _DIGITS_MAX: Final = 18
 _QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON, _BACKSLASH, _U = b'",-09:\\u'
 _OPEN, _CLOSE, _EQUALS = b"{}="
 _PLAIN: Final = bytes(0x20 <= each <= 0x7F and chr(each) not in '"\\' for each in range(256))
-"""Of each byte: whether it is ASCII and needs no escape in a text."""
+"""Of each byte: whether it is ASCII and stands for itself in a text."""
 _DIGEST_BYTES: Final = 20
 _PADDED_BYTES: Final = 21
 """A digest and a zero byte: base64 has four characters for three bytes."""
 _SIGNATURE_BYTES: Final = 28
 _LETTERS: Final = b'"\\/bfnrt'
-"""The characters behind a backslash, and in _MEANT: what they mean."""
+"""What stands behind a backslash, and in _MEANT: the character that it means."""
 _MEANT: Final = b'"\\/\b\f\n\r\t'
 _LETTERS_COUNT: Final = len(_LETTERS)
 

@@ -129,8 +129,8 @@ class NoUsers:
 
 
 class WithMember:
-    """UsersAndAcls with the user that members sign as. That one is in no table: nobody can change or delete
-    it, and a replica that has no table yet knows it."""
+    """UsersAndAcls with the user that members sign as. That one is in no table: no request can change or
+    delete it, and a replica that has no table yet knows it."""
 
     def __init__(self, users: UsersAndAcls, member: Credentials | None) -> None:
         self._users = users

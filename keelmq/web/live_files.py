@@ -52,7 +52,7 @@ class LiveGroup(msgspec.Struct, array_like=True, frozen=True):
 
 class LiveFleetGroup(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A group in the last hour, one number a minute. `below_min_ms`, `no_master_ms`, `unknown_ms`: empty if
-    they are 0 in every minute; of a minute in which controllers' events do not tell how the group was, None.
+    they are 0 in every minute; of a minute in which controllers' events do not show the group's state, None.
     `samples_ts`: the end of its last minute with a sample of a master."""
 
     cluster_name: str

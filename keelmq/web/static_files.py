@@ -38,7 +38,7 @@ mimetypes.add_type("text/javascript", ".js")  # whatever the files of this machi
 
 
 def not_built(headers: Mapping[str, str]) -> Response:
-    """Returns the page that tells how to build the pages."""
+    """Returns the page that explains how to build the pages."""
     return HTMLResponse(NOT_BUILT, 503, headers={**headers, "Cache-Control": REVALIDATE, "Retry-After": "60"})
 
 

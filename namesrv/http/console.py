@@ -14,7 +14,7 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 def make_console(server: Served, access: HttpAccess | None) -> ConsoleService:
     """Returns the console. It reads what members may read. `access`: the check of the HTTP port, which knows
-    the users; None: everybody may see everything."""
+    the users; None: anyone may see everything."""
     config = server.config
 
     def itself() -> tuple[str, ...]:

@@ -185,7 +185,7 @@ class Plugin(Protocol):
 
     def health(self) -> dict[str, object]:
         """Returns the plugin's part of /v1/health, with keys in camelCase. "ready" false: the process is not
-        ready; "reasons" say why, briefly: /readyz shows them to everybody."""
+        ready; "reasons" say why, briefly: /readyz shows them to anyone."""
         ...
 
 

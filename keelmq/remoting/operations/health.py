@@ -1,4 +1,4 @@
-"""What a program tells about itself: whether it can get traffic, why not, and what it knows of its own parts.
+"""What a program reports about itself: whether it can get traffic, why not, and what it knows of its parts.
 
 /readyz shows `ready` and the short reasons to everybody; GET /v1/health shows all of it to whoever may read.
 """

@@ -16,7 +16,7 @@ CHECKSUM_BYTES_MAX = 64 << 20
 """Bytes of the log of one request for checksums."""
 PIECES_MAX = 4_096
 PIECE_BYTES_MIN = 64
-"""To find a difference; it hides nothing. Who may ask for checksums can find out what the bytes are."""
+"""To find a difference; it hides nothing. A sender of such requests can find out what the bytes are."""
 QUEUES_MAX = 500
 READ_LOG_BYTES = 1 << 20
 """Most bytes of a response to 29047, unless its first record is larger."""

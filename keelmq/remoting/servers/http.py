@@ -348,7 +348,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            # The sender's address is that of the connection: anybody can write X-Forwarded-For.
+            # The sender's address is that of the connection: any client can write X-Forwarded-For.
             proxy_headers=False,
             server_header=False,
             backlog=BACKLOG,

@@ -52,8 +52,8 @@ class Sessions(Protocol):
 
 
 class HttpAccess(Protocol):
-    """Who may send an HTTP request. A port without one serves everybody. All methods raise one of the errors
-    above."""
+    """Who may send an HTTP request. A port without one serves all requests. All methods raise one of the
+    errors above."""
 
     def authenticate(self, authorization: str | None, peer: Peer) -> Caller:
         """Returns who sends a request, by its header Authorization; called before the body is read."""

@@ -82,7 +82,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> JSONResponse:
-    """Returns the answer to a request that failed. See Problem. `more`: members of its own."""
+    """Returns the answer to a request that failed. See Problem. `more`: additional members."""
     content = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **(more or {})}
     optional = {"code": code, "problems": problems}
     content |= {name: value for name, value in optional.items() if value is not None}

@@ -76,8 +76,8 @@ class HttpCall(msgspec.Struct):
 
 
 def needs(role: Role | None, *, code: int | None = None) -> dict[str, Any]:
-    """Returns the openapi_extra of a route. role None: everybody may ask. code: of the operation that the
-    route carries out, which is checked then, with its resources."""
+    """Returns the openapi_extra of a route. role None: anyone may ask. code: of the operation that the route
+    carries out, which is checked then, with its resources."""
     named = OPEN if role is None else role.name.lower()
     return {ROLE: named} if code is None else {ROLE: named, CODE: int(code)}
 

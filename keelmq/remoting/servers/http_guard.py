@@ -63,7 +63,7 @@ OPEN_BODY_BYTES_MAX: Final = 16 * 1024
 """Where no credentials are needed: of a log-in."""
 
 SESSION_CHALLENGE: Final = 'Session realm="keelmq"'
-"""Of a page with a log-in of its own."""
+"""Of a page with its own log-in."""
 
 
 class HttpGuard:

@@ -1,9 +1,9 @@
 """The names under which an HTTP port may be addressed: the defence against DNS rebinding.
 
-A web page of evil.example can let its own name resolve to our address. Its requests then are of its own
-origin, and only the header Host shows that they were meant for another name. So a request that changes
-something, or comes from a browser, must name this machine by its IP address, by a name of this machine, or by
-one that the operator has listed. Imports no FastAPI.
+A web page of evil.example can let its own name resolve to our address. Its requests then have its own origin,
+and only the header Host shows that they were meant for another name. So a request that changes something, or
+comes from a browser, must name this machine by its IP address, by a name of this machine, or by one that the
+operator has listed. Imports no FastAPI.
 """
 
 import re

@@ -72,7 +72,7 @@ class HttpConfig(Config):
 
 class HttpPolicy(msgspec.Struct, frozen=True):
     """Which requests an HTTP port accepts. `origins`: of pages besides its own, in lower case. `access` None:
-    everybody may send them. `sessions`: of a page with a log-in."""
+    anyone may send them. `sessions`: of a page with a log-in."""
 
     hosts: AllowedHosts = msgspec.field(default_factory=AllowedHosts)
     origins: frozenset[str] = frozenset()

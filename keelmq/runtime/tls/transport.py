@@ -18,7 +18,7 @@ from keelmq.runtime.tls.names import certificate_names
 HANDSHAKE_BYTES_MAX: Final = 262_144
 """From the peer during the handshake: a chain of certificates has some thousand."""
 PLAIN_BYTES: Final = 262_144
-"""Decrypted bytes that a protocol without a buffer of its own gets at once."""
+"""Decrypted bytes that a protocol without its own buffer gets at once."""
 
 AnyProtocol = asyncio.BufferedProtocol | asyncio.Protocol
 

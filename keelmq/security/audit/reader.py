@@ -101,7 +101,7 @@ class AuditReader(msgspec.Struct):
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """Returns the entry of a line; None: it is none."""
+    """Returns the entry of a line; None: it is not one."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

@@ -116,8 +116,8 @@ class AccessControl:
         self._allowed: dict[tuple[object, ...], Granted] = {}
         """(user, code, address, fields of its resources) -> what was granted, without look-ups."""
         self._authenticated: dict[tuple[int, str, bool], int] = {}
-        """(connection, user, whether that is an account of ACL 1.0, which has a secret of its own) whose
-        signature was right -> until when that counts, in ms."""
+        """(connection, user, whether that is an account of ACL 1.0, which has its own secret) whose signature
+        was right -> until when that counts, in ms."""
 
     @property
     def remembered(self) -> tuple[int, int]:
@@ -292,7 +292,7 @@ class AccessControl:
         user = self._users.user(username)
         secret = _NOBODY if user is None else user.secret
         if not verify(secret, ext_fields, request.body, request.version) or user is None:
-            # RocketMQ says whether the user exists: that tells strangers which names to guess passwords of.
+            # RocketMQ says whether the user exists: that tells strangers for which names to guess passwords.
             self._fail(request, username, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
         if not user.is_enabled:
             self._fail(request, username, now_ms, "user", f"User:{username} is disabled.")

@@ -26,7 +26,7 @@ class BadAddressPattern(ValueError):
 
 @lru_cache(maxsize=4_096)
 def peer_address(text: str) -> Address | None:
-    """Returns the address of a peer; None: it is none (an HTTP request of this process, for example)."""
+    """Returns the address of a peer; None: it is not one (an HTTP request of this process, for example)."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:

@@ -20,8 +20,8 @@ monotonic clocks, compared with the first one: a wall clock that jumps does not 
 each other. One that arrives after the first and has a lower number must be later than the start of the
 server by the wall clocks, too: another run of the server may have used it.
 
-Users may send proofs as well, as our tools do. They have senders of their own, few each, and are new by the
-wall clocks always: no user can take the room or the numbers of members, or keep its own for ever."""
+Users may send proofs as well, as our tools do. They have separate senders, few each, and are new by the wall
+clocks always: no user can take the room or the numbers of members, or keep its own for ever."""
 
 import hashlib
 import hmac
@@ -82,7 +82,7 @@ def with_proof(
 
     sender: random bytes, chosen once for each signer. number: one more with each request, from 0 on.
 
-    recipient: whom it is for, in the words that the recipient checks it with; "": everybody."""
+    recipient: the server, by the name that it compares; "": any server."""
     if len(sender) != SENDER_BYTES:
         raise ValueError(f"the name of a sender has {SENDER_BYTES} bytes")
     digest = digest_of(ext_fields, body, recipient)
@@ -238,7 +238,7 @@ class MemberProofs:
 
     def _refusal_of_first(self, user: str, sent_ms: int, now_ms: int) -> str | None:
         """Returns why the first request of a sender is not new, or why there is no room for the sender."""
-        # A clock that was far ahead when this program began must not refuse everybody until that time. One
+        # A clock that was far ahead when this program began must not refuse all requests until then. One
         # that is set back a little lets in nothing that was sent before: right clocks are beyond it already.
         if now_ms < self._not_before_ms - self.window_ms:
             self._not_before_ms = now_ms

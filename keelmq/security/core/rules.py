@@ -2,7 +2,7 @@
 send it.
 
 Every RequestCode has its entry, and a code that has none needs Cluster Update (pitfall 19: codes that were
-added later were open to everybody). RocketMQ lets any known user send what has no ext fields or no header
+added later were open to all clients). RocketMQ lets any known user send what has no ext fields or no header
 class (25, 26, 21, 43, 45, 200): here that needs the cluster, or the group. Source: reference of ACL 2.0,
 RocketMQ 5.3.3 DefaultAuthorizationContextBuilder, and the @RocketMQAction of header classes.
 

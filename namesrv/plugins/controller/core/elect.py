@@ -190,7 +190,7 @@ def refused_term(broker_set: BrokerSet, view: LiveView) -> Term | None:
 
 
 def why_refused(term: Term, view: LiveView) -> str:
-    """Returns why the SyncStateSet of before this term is restored."""
+    """Returns why the SyncStateSet from before this term is restored."""
     why = unfitness_of(view.live[term.broker_id])
     members = sorted(term.sync_state_set)
     return f"broker {term.broker_id} has refused its term ({why}): the SyncStateSet is {members} again"

@@ -49,8 +49,8 @@ class Term(msgspec.Struct, frozen=True, gc=False):
 class BrokerSet(msgspec.Struct, frozen=True, gc=False):
     """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow. An id never gets
     a second owner: no id below id_floor is assigned again, because its owner may have been cleaned. term: of
-    the last elected master; None: it has changed the SyncStateSet since, or nobody was elected. apply() does
-    not decide by it, so states of older releases may lack it."""
+    the last elected master; None: it has changed the SyncStateSet since, or no replica was elected. apply()
+    does not decide by it, so states of older releases may lack it."""
 
     cluster_name: str
     broker_name: str

@@ -110,7 +110,7 @@ class VerifyLeader(Struct, tag="verify_leader", tag_field="type", forbid_unknown
 
 
 class LeaderVerified(Struct, tag="leader_verified", tag_field="type", forbid_unknown_fields=True):
-    """The sender may vote, and had elected nobody in a later term when it got this check."""
+    """The sender may vote, and had elected no leader in a later term when it got this check."""
 
     term: Number
     check: Number

@@ -109,7 +109,7 @@ class Guard:
             return None
         return whole, True, True
 
-    # Each rule is a method of its own, so that tests can switch it off.
+    # Each rule is a separate method, so that tests can switch it off.
 
     def _commit_of_snapshot_frame(self, _commit_index: int) -> int:
         """Rule 1."""
