@@ -42,7 +42,7 @@ from namesrv.config import NamesrvConfig
 from namesrv.plugins import load_plugin
 
 START_GIVEN_UP_S_MAX = 10.0
-"""From the signal to the end of a start."""
+"""Maximum time from the signal to the end of a start."""
 CONTROLLER_PLUGIN = "controller"
 CONTROLLER_KEY = "enableControllerInNamesrv"
 

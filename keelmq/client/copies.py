@@ -8,7 +8,7 @@ from keelmq.client.message import (
 )
 
 WAITING_TOPICS = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
-"""Where delayed messages and timers wait."""
+"""Topics in which delayed messages and timers wait."""
 BROKERS_PROPERTIES = frozenset(
     (
         "UNIQ_KEY", "WAIT", "TAGS", "KEYS", "MSG_REGION", "TRACE_ON", "CLUSTER", "DELAY", "REAL_TOPIC",

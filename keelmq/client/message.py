@@ -38,7 +38,7 @@ MAGIC_V2 = -626843477
 COMPRESSED_FLAG = 0x1
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_CODECS: Final = {0x000: Codec.ZLIB, 0x100: Codec.LZ4, 0x200: Codec.ZSTD, 0x300: Codec.ZLIB}
-"""By the bits of COMPRESSION_TYPE_MASK. Old producers set none, and mean zlib."""
+"""Codecs by the bits of COMPRESSION_TYPE_MASK. Old producers set no bits, and use zlib."""
 BODY_BYTES_MAX: Final = 64 << 20
 """The longest inflated body, and all inflated bodies of one answer, if the caller sets no limit. 16 times a
 broker's default maxMessageSize."""

@@ -36,7 +36,7 @@ NAME_CHARS_MAX: Final = 256
 API: Final = "/v1/console"
 OPEN: Final = frozenset({f"{API}/session", f"{API}/login", f"{API}/logout"})
 CHECKS_AT_ONCE: Final = 4
-"""Of log-ins, and as many of sessions: neither waits for the other, where servers are slow to answer."""
+"""Concurrent checks of log-ins, and as many of sessions: neither waits for the other if servers are slow."""
 CHECK_AGAIN_MS: Final = 10_000
 """How long a password that servers of the cluster have checked counts, where only they know it."""
 

@@ -13,7 +13,7 @@ from keelmq.remoting.operation import Wire
 
 PAGES_MAX: Final = 64
 PAGES_OF_ADDRESS_MAX: Final = 16
-"""Of one IPv4 address, or /64 network of IPv6. Not of this machine: a reverse proxy may run there."""
+"""Limit of one IPv4 address, or /64 network of IPv6. Not for this machine: a reverse proxy may run there."""
 EVENTS_WAITING_MAX: Final = 8
 PING_S: Final = 10.0
 LOCAL: Final = "127.0.0.1"

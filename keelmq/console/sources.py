@@ -10,7 +10,7 @@ from keelmq.security.signer import Credentials
 
 POLL_MS = 2_000
 TIMEOUT_MS = 1_500
-"""Of one request of a poll. A poll asks in rounds, so it may take some times as long."""
+"""Time limit of one request of a poll. A poll asks in rounds, so it may take several times as long."""
 
 
 class ConsoleSources(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ AT_RUN_TIME = frozenset(
         "minInSyncReplicas",
     }
 )
-"""Of the settings that brokers of a group are to have in common, those that a request changes; a test
-compares them with the broker's own list."""
+"""The settings that brokers of a group must have in common and that a request can change; a test compares
+them with the broker's own list."""
 START_BROKER = "mqbroker -c FILE"
 START_NAME_SERVER = "mqnamesrv -c FILE"
 ASK_NAME_SERVER = "keelmq status -n HOST:9876"

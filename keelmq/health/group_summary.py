@@ -17,7 +17,7 @@ from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 NOBODY = -1
 """The broker id in LastElection if no replica could be elected."""
 CLOSED_CONNECTION = ("(connection_refused)", "(connection_closed)")
-"""In the reason of an election: its master was lost when its connection closed."""
+"""Parts of an election's reason: its master was lost when its connection closed."""
 
 
 def group_statuses(seen: ClusterSnapshot) -> dict[str, GroupStatus]:

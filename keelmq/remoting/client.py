@@ -60,7 +60,7 @@ class RepeatingSigner(Protocol):
 
 
 TLS_BACKOFF: Final = Backoff(100, 5_000)
-"""After certificates that were refused. Renewed ones are used within 5 s as well."""
+"""Pauses after refused certificates. Renewed ones are used within 5 s as well."""
 DISTRUSTED_MAX: Final = 10_000
 """Addresses; more begin anew."""
 

@@ -53,13 +53,13 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 1024
 """Coroutine requests of one connection that may run concurrently; more are answered SYSTEM_BUSY."""
 RUNNING_BYTES_OF_CONNECTION_MAX = 33_554_432
-"""Of these requests, which are kept while their handlers wait: two of the largest frames."""
+"""Limit of these requests, which are kept while their handlers wait: two of the largest frames."""
 RUNNING_BYTES_MAX = 536_870_912
 """The same of all connections of a port, of requests above LARGE_REQUEST_BYTES: more than all large frames
 that can end in one iteration of the event loop. Without the smaller ones, so that others' heartbeats pass."""
 LARGE_REQUEST_BYTES = 65_536
 EXT_FIELD_BYTES = 128
-"""What a field takes beside its text."""
+"""Memory of a field besides its text."""
 
 SUCCESS = Reply()
 
@@ -95,7 +95,7 @@ class Requester(RememberingPeer, Protocol):
 
     in_flight: int
     in_flight_bytes: int
-    """What they take."""
+    """Bytes that they take."""
 
     def refuse_request(self) -> str | None:
         """Returns why a request is not even checked; None: it is. Called until it is admitted."""

@@ -11,7 +11,7 @@ from keelmq.remoting.body import body_bytes
 from keelmq.remoting.operations.route import DataVersion
 
 PAGE_ROWS: Final = 2_000
-"""As RocketMQ requests (splitMetadataSize)."""
+"""Rows of a page, as RocketMQ requests them (splitMetadataSize)."""
 PAGES_MAX: Final = 1_000
 """A table that changes with every page is given up then."""
 

@@ -15,7 +15,7 @@ TOGETHER_MIN: Final = 4
 """Requests in a run; a call for fewer costs more than it saves."""
 COLLECTED_MAX: Final = 256
 REQUEST_BYTES_MAX: Final = 16_384
-"""Of header and body. A longer request is served at once, with what was collected before it. With
+"""Limit of header and body. A longer request is served at once, with what was collected before it. With
 COLLECTED_MAX, it bounds the memory that is held."""
 _IN_VAIN_MAX: Final = 2
 """Calls of one turn that may serve too few, before the rest is served one by one."""

@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 EXIT_HUNG: Final = 75
 """Exit code of a process that a thread would not let end. 70 to 74 are those of the raft log."""
 EXIT_S_MAX: Final = 4.0
-"""From the end of the stop to the end of the process, which needs milliseconds. Below the 5 s after which a
-supervisor of worker processes kills them, so that the log has the stacks."""
+"""Time from the end of the stop to the end of the process, which needs milliseconds. Below the 5 s after
+which a supervisor of worker processes kills them, so that the log has the stacks."""
 
 
 def exit_within(seconds: float, reason: str = "") -> threading.Event:

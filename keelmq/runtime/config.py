@@ -29,9 +29,9 @@ SECURITY_FILE = "security.conf"
 """Defaults for every program, below securityPath."""
 SHOWN_CHARACTERS = 200
 FILE_BYTES_MAX = 4_194_304
-"""Of a file that a command line or a setting names: /dev/zero has no end."""
+"""Limit of a file that a command line or a setting names: /dev/zero has no end."""
 REQUEST_BYTES_MAX = 65_536
-"""Of key=value lines in a request. All keys of a broker have some 15,000."""
+"""Limit of key=value lines in a request. All keys of a broker have some 15,000."""
 UNKNOWN_KEYS_MAX = 20
 """Unknown keys of a request that an error names: each is compared with all known ones."""
 

@@ -31,12 +31,12 @@ from keelmq.runtime.rotated_file import DIRECTORY_MODE, FILE_MODE, RotatedFile
 logger = logging.getLogger(__name__)
 
 NAME: Final = "isolated logs"
-"""Of the thread and the handler."""
+"""Name of the thread and the handler."""
 FILE_NAME: Final = "broker"
 FILE_BYTES_MAX: Final = 32 << 20
 FILES: Final = 10
 QUEUE_BYTES_MAX: Final = 4 << 20
-"""Of one log."""
+"""Limit of one log."""
 WARNING_PERIOD_MS: Final = 60_000
 CLOSE_S: Final = 2.0
 """How long the end of a program waits for the disk."""

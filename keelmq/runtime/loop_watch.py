@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.02
 WATCHED_PERIOD_S: Final = 0.005
-"""With a budget."""
+"""Period with a budget."""
 WINDOW_S: Final = 10.0
 WINDOWS: Final = 6
 """longest_s is that of the last WINDOWS windows of WINDOW_S: a scrape a minute misses nothing."""

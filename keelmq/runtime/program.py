@@ -24,7 +24,7 @@ from keelmq.runtime.stop_steps import StopError
 
 DISTRIBUTION = "keelmq"
 TEXT, JSON = "text", "json"
-"""Of --log-format."""
+"""Values of --log-format."""
 OPEN_FILES_WANTED = 65_536
 OPEN_FILES_MIN = 32
 """Below it an event loop or a store cannot be opened."""

@@ -16,7 +16,7 @@ _MUST_BE_EQUAL: Final = (
     "(innerClientAuthenticationCredentials, or the file, must be equal at all members of the cluster)"
 )
 _DIFFERENT: Final = (NO_USERNAME, WRONG_SIGNATURE, "User:", "is for members of this cluster only")
-"""In remarks of servers that know no such member. The others say themselves what to do."""
+"""Parts of remarks of servers that know no such member. The other remarks contain the remedy."""
 
 
 class RefusalLog:

@@ -56,7 +56,7 @@ class UsersFile:
         self._users: dict[str, User] = {}
         self._acls: dict[str, Acl] = {}
         self._hashes: tuple[bytes, ...] = (_hash(b""), _hash(b""))
-        """Of the two files, as they were last read or written."""
+        """Hashes of the two files, as they were last read or written."""
         self._generation = 0
         self.problem: str | None = None
         """Why the files as they are now do not count; None: they do."""

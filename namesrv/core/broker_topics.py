@@ -52,13 +52,13 @@ class BrokerTopics(msgspec.Struct, eq=False):
 
     broker_name: str
     kinds_of: dict[str, Kind] = msgspec.field(default_factory=dict)
-    """By topic."""
+    """Kinds by topic."""
     mappings: dict[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     """TopicQueueMappingInfo by topic, of static topics."""
     ordered: AbstractSet[str] = frozenset()
     _kinds: set[Kind] = msgspec.field(default_factory=set)
     _by_key: dict[Key, Kind] = msgspec.field(default_factory=dict)
-    """At most one of the kinds that a change of permissions has made equal."""
+    """Kinds by key; at most one of those that a change of permissions has made equal."""
 
     def kind(self, key: Key) -> Kind:
         """Returns what topics with this queue data share; put() keeps it."""

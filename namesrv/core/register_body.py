@@ -30,13 +30,13 @@ MAPPINGS_SINCE = 413
 """Release ordinal of 5.0.0: since then the compressed form ends with topic queue mappings."""
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 JSON_CHARACTERS_MAX = 4 * 1024 * 1024
-"""Of the mappings and the filter servers together, and of a body that is decoded leniently. Mappings of
+"""Limit of the mappings and the filter servers together, and of a body that is decoded leniently. Mappings of
 10,000 static topics fit."""
 OBJECTS_OF_TOPICS_MAX = 1 + 2 * TOPICS_PER_BROKER_MAX
 """The table, and each topic with its attributes."""
 ZLIB_FIRST_BYTE = 0x78
 SLICE_BYTES = 256 * 1024
-"""Of topics that one step of read_slices() decodes, about 1 ms."""
+"""Bytes of topics that one step of read_slices() decodes, about 1 ms."""
 CUTS_MAX = 16
 """Places where read_slices() tries to end a slice."""
 MESSAGE_TYPE, FIFO = "message.type", "FIFO"

@@ -38,7 +38,7 @@ from keelmq.remoting.operations.container import (
 )
 
 CHANGE_TIMEOUT_MS = 600_000
-"""For a broker to be added, removed or moved, and for a worker's restart."""
+"""Time limit for adding, removing or moving a broker, and for a worker's restart."""
 STATUS_TIMEOUT_MS = 3_000
 LAST_STATUS_MS = 1_000
 POLL_MS = 500

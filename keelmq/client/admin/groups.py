@@ -47,7 +47,7 @@ from keelmq.remoting.paged_table import PAGE_ROWS, PagedTable
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
 
 CONSUME_STATS_TIMEOUT_MS = 50_000
-"""For the progress of all groups of a broker."""
+"""Time limit for the progress of all groups of a broker."""
 CALL_TIMEOUT_MS = 12_000
 """The broker waits 10 s for the consumer's response."""
 

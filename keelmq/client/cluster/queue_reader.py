@@ -76,7 +76,7 @@ class PullStatus(IntEnum):
 
 PULL_CODES = frozenset(PullStatus)
 COPY_CODES = frozenset({PullStatus.FOUND, PullStatus.NO_MATCHED_MSG})
-"""From a replica that has the messages, or at which none of them matches."""
+"""Codes of a replica that has the messages, or at which none of them matches."""
 DONE = frozenset({ResponseCode.SUCCESS})
 
 

@@ -33,7 +33,7 @@ TOPICS_MAX = 10_000
 IDLE_MS = 60 * 60_000
 """Above TOPICS_KEPT, a topic that was not used for this long is removed, and its brokers with it."""
 GROUPS_SHOWN = 5
-"""In the text of an error."""
+"""Groups that an error text lists."""
 GONE_MS = 10 * 60_000
 """A topic that the name servers no longer know is removed after this time."""
 

@@ -32,7 +32,7 @@ from keelmq.remoting.queue_map import queue_json
 from keelmq.runtime.clock import wall_ms
 
 STATS_TIMEOUT_MS: Final = 8_000
-"""For the progress of every group of a broker."""
+"""Time limit for the progress of every group of a broker."""
 MEMBERS_ASKED_MAX: Final = 3
 """Brokers of a group that are asked for its members: members are known at every broker of their topics."""
 QUEUES_MAX: Final = 4_096

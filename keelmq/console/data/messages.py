@@ -34,7 +34,7 @@ from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.printable import printable_line
 
 INFLATED_MAX: Final = 8 << 20
-"""Of a body, and of all bodies of an answer; one that exceeds it stays compressed."""
+"""Limit of a body, and of all bodies of an answer; one that exceeds it stays compressed."""
 INFLATED_IN_LISTS_MAX: Final = 262_144
 PREVIEW_CHARS: Final = 160
 BODY_BYTES: Final = 65_536
@@ -45,7 +45,7 @@ UNIQUE_KEY_NUMS: Final = 32
 TRACKS_MAX: Final = 32
 TEXT_CONTROLS: Final = frozenset("\t\n\r")
 FIELD_CHARS_MAX: Final = 255
-"""Of an id, a tag or the keys of a message, as a producer has set them."""
+"""Limit of an id, a tag or the keys of a message, as a producer has set them."""
 PROPERTY_CHARS_MAX: Final = 2_048
 PROPERTIES_MAX: Final = 128
 _DIRECTIONS: Final = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}

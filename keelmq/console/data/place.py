@@ -21,7 +21,7 @@ Row = TypeVar("Row")
 BROKERS_MAX: Final = 128
 """Brokers that one page asks; more are counted."""
 TIMEOUT_MS: Final = 3_000
-"""Of one request."""
+"""Time limit of one request."""
 
 
 class Missing(Exception):

@@ -107,7 +107,7 @@ NOT_ALLOWED: Answers = {
     403: {**IS_PROBLEM, "description": "Not for this user or token; the detail says what to do"},
     429: {**IS_PROBLEM, "description": "Too many wrong credentials from this address"},
 }
-"""Of every route."""
+"""Error answers of every route."""
 REFUSED: Answers = {
     409: {**IS_PROBLEM, "description": "Understood and refused"},
     422: {**IS_PROBLEM, "description": "The input does not fit"},

@@ -55,12 +55,12 @@ BROWSER_HEADERS: Final = (b"origin", b"referer", b"cookie", b"accept-language")
 
 
 BODIES_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
-"""Of all requests of a port together, until they are answered."""
+"""Limit of all requests of a port together, until they are answered."""
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Bodies up to this size are taken also when there is no room for more."""
 NO_ROOM: Final = "other requests have large bodies at the moment: repeat it"
 OPEN_BODY_BYTES_MAX: Final = 16 * 1024
-"""Where no credentials are needed: of a log-in."""
+"""Limit where no credentials are needed: of a log-in."""
 
 SESSION_CHALLENGE: Final = 'Session realm="keelmq"'
 """Of a page with its own log-in."""

@@ -12,8 +12,8 @@ from keelmq.remoting.servers.tcp import CONNECTIONS_MAX, LARGE_BYTES_MAX
 from keelmq.runtime.config import Config
 
 FILES_SHARE: Final = 0.75
-"""Of the open files that the system allows; the others are for the store, for logs and for connections to
-other programs."""
+"""Share of the open files that the system allows; the others are for the store, for logs and for connections
+to other programs."""
 SMALL_BYTES_MAX: Final = 67_108_864
 """Bytes of unfinished frames beyond those that large ones may hold: a thousand frames that are almost
 large."""

@@ -79,7 +79,7 @@ class ServerTls:
         self.mode: Mode = mode
         self.files = files or CertificateFiles(key_names("tls.server"))
         self.counts: dict[str, Counter[str]] = {}
-        """Of each TlsPort, by its name: what came of its connections."""
+        """Outcomes of the connections of each TlsPort, by its name."""
         self._client_auth = client_auth
         self._followed: FollowedFiles[_Contexts] | None = None
         self._self_signed: _Contexts | None = None

@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 TLS_HANDSHAKE: Final = 0x16
 FIRST_BYTE_MS: Final = 30_000
-"""From accept to the first byte."""
+"""Time limit from accept to the first byte."""
 HANDSHAKE_MS: Final = 10_000
-"""From the first byte to the end of the handshake, however slowly its bytes come."""
+"""Time limit from the first byte to the end of the handshake, however slowly its bytes come."""
 WAITING_MAX: Final = 1_024
 """Connections without a first byte or within a handshake."""
 

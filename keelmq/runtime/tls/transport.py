@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from keelmq.runtime.tls.names import certificate_names
 
 HANDSHAKE_BYTES_MAX: Final = 262_144
-"""From the peer during the handshake: a chain of certificates has some thousand."""
+"""Limit of the peer during the handshake: a chain of certificates has some thousand."""
 PLAIN_BYTES: Final = 262_144
 """Decrypted bytes that a protocol without its own buffer gets at once."""
 

@@ -35,9 +35,9 @@ from keelmq.security.core.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 PROOF: Final = "0KeelMQProof"
 WINDOW_MS: Final = 30_000
 SENDERS_MAX: Final = 20_000
-"""Of members; and as many of all users."""
+"""Limit of members; and as many of all users."""
 USER_SENDERS_MAX: Final = 5_000
-"""Of one user: each run of a tool is a sender, for a minute at most."""
+"""Limit of one user: each run of a tool is a sender, for a minute at most."""
 SENDER_BYTES: Final = 8
 NUMBERS: Final = 1_024
 """Requests of one sender may overtake each other by this many: it may have several connections."""
@@ -157,7 +157,7 @@ class MemberProofs:
         self._not_before_ms = not_before_ms
         self._forgotten_ms = self._swept_ms = 0
         self._senders: dict[tuple[str, str], _Sender] = {}
-        """By user and name; user "": of members."""
+        """Senders by user and name; user "": of members."""
         self._count_of: Counter[str] = Counter()  # senders by user
         self.skew_ms = 0
         """By how much the wall clock of the last request's sender is behind this one's. Also of the later

@@ -100,7 +100,7 @@ class SecretKey:
             secret = hashlib.sha1(secret).digest()
         padded = secret.ljust(BLOCK_BYTES, b"\0")
         self.blocks = padded.translate(_INNER_PAD), padded.translate(_OUTER_PAD)
-        """What the inner and the outer hash begin with. As secret as the key."""
+        """The first blocks of the inner and the outer hash. As secret as the key."""
         self._inner, self._outer = map(hashlib.sha1, self.blocks)
         self.prepared: Any = None
         """A PreparedHmac, once the compiled check has used this key."""
