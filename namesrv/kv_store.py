@@ -29,9 +29,7 @@ DEFAULT_PATH = Path("~/namesrv/kvConfig.json")
 FILE_BYTES_MAX = 8 * 1024 * 1024
 """A namespace must fit into one frame (16 MiB)."""
 VALUE_BYTES_MAX = 524_288
-"""Limit of a change, with namespace and key: they are in the header of requests and responses, which has 1
-MiB.
-"""
+"""Limit of a change, with namespace and key: the header of requests and responses, 1 MiB, contains them."""
 WAITING_MAX = 1_024
 """Maximum number of changes that wait for the disk; more are answered with SYSTEM_BUSY."""
 

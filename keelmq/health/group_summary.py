@@ -172,8 +172,8 @@ def _replica(
 
 
 def another_at_its_address(identity: ReplicaIdentity, info: ReplicasInfo) -> str | None:
-    """Returns what runs at the address of a dead replica if that is another one: a broker that lost its disk
-    has a new id. None: nothing else that the controllers know."""
+    """Returns the broker that runs at the address of a dead replica if it is another one: a broker that lost
+    its disk has a new id. None: nothing else that the controllers know."""
     if identity.alive:
         return None
     others = [*info.in_sync_replicas, *info.not_in_sync_replicas]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 KEEP_S = 15.0
-"""Settings, topic lists and epoch files are asked for again after this time."""
+"""Settings, topic lists and epoch files are requested again after this time."""
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from keelmq.remoting.codes import MASTER_ID
 
 
 def plain_routes(group: str, shown: Mapping[str, Mapping[int, str]]) -> Iterator[Finding]:
-    """Yields what is wrong with the ids under which the brokers of a group registered. shown: name server ->
+    """Yields the faults of the ids under which the brokers of a group registered. shown: name server ->
     {brokerId: address}. Two brokers with one id replace each other in a route, so one name server shows one
     of them, and another name server the other."""
     at: dict[int, set[str]] = defaultdict(set)

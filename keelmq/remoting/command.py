@@ -33,8 +33,7 @@ INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 
 REMARK_CHARS_MAX = 65_536
 HEADER_BYTES_MAX = 1_048_576
-"""Limit of a received header: it is decoded before any check of access. Properties of a message have 32 KiB.
-"""
+"""Limit of a received header: it is decoded before any access check. Properties of a message have 32 KiB."""
 # code, language u8, version, opaque, flag, remark length; then remark, ext length i32, entries
 _BINARY_HEAD = struct.Struct(">hBhiii")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")

@@ -95,7 +95,7 @@ class PeerLimits:
         self._requests = _buckets(self.limits)
 
     def change(self, limits: Limits) -> None:
-        """Other limits hold from now on. What is connected stays, also above them."""
+        """Changes the limits. Connections that are open stay, even above the limits."""
         if limits.unauthenticated_requests_per_s != self.limits.unauthenticated_requests_per_s:
             self._requests = _buckets(limits)
         self.limits = limits

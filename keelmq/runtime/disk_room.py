@@ -23,7 +23,7 @@ class DiskRoom(NamedTuple):
         return self.used / max(self.used + self.available, 1)
 
     def available_up_to(self, used_ratio: float) -> int:
-        """Returns the bytes that can still be written before so much is used; negative: more is used."""
+        """Returns the bytes that can still be written before this much is used; negative: more is used."""
         return int((self.used + self.available) * used_ratio) - self.used
 
 

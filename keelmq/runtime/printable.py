@@ -12,7 +12,7 @@ _JSON_ESCAPES: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 def printable(text: str) -> str:
-    """Returns the text with an escape for each control character, but for line feed and tab."""
+    """Returns the text with an escape for each control character, except line feed and tab."""
     return text.translate(_ESCAPES)
 
 

@@ -139,7 +139,7 @@ def runner() -> asyncio.Runner:
 
 
 def hold_standard_descriptors() -> None:
-    """Opens /dev/null as what is closed of standard input, output and error. A socket or a file would get
+    """Opens /dev/null in place of closed standard input, output or error. A socket or a file would get
     the number instead, and code that writes to standard error would write into it; libuv aborts the process
     when it closes one."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:

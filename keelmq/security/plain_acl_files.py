@@ -56,7 +56,7 @@ def _check_shape(data: bytes, name: str) -> None:
             # Not its name, nor that of a tag: it may be a secret that begins with * or !, without quotes.
             raise BadPlainAcl(f"{name}: aliases (*name) are not allowed: {_line_of(event)}")
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
-            # The constructors of some raise what is no YAMLError.
+            # The constructors of some tags raise errors other than YAMLError.
             raise BadPlainAcl(f"{name}: not YAML that is accepted: a tag (!name), {_line_of(event)}")
         if isinstance(event, yaml.ScalarEvent) and _is_long_number(event):
             raise BadPlainAcl(f"{name}: a number of {len(event.value)} characters")
@@ -96,12 +96,12 @@ class PlainAclFiles:
         self._hashes, contents = self._read()
         self.current = self._parse(contents)
         for name, _data in contents:
-            if problem := exposed(Path(name)):  # no refusal: RocketMQ's distribution has it so
+            if problem := exposed(Path(name)):  # no refusal: RocketMQ's distribution is like that
                 log.warning("%s", problem)
         return self.current
 
     def poll(self) -> PlainAcl | None:
-        """Reads the files; returns their rules if the content is another one, and good. For a thread: reading
+        """Reads the files; returns their rules if the content has changed, and is good. For a thread: reading
         a thousand accounts takes some hundred ms, and a disk may be slow. Never raises for a file."""
         try:
             hashes, contents = self._read()

@@ -37,7 +37,7 @@ def read_unpacked(path: Path, data: bytes | None = None) -> bytes:
 
 
 def decoded(path: Path, data: bytes, kind: type[T]) -> T:
-    """Returns what is in `data`, the content of `path`. Raises PageFileError."""
+    """Decodes `data`, the content of `path`. Raises PageFileError."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:

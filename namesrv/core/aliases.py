@@ -42,7 +42,7 @@ class AliasLimits(msgspec.Struct, frozen=True):
     percent_max: int = 34
 
     def count(self, write_queues: int) -> int:
-        """Returns how many aliases a topic with so many write queues gets."""
+        """Returns how many aliases a topic with this many write queues gets."""
         percent = min(self.percent_max, PERCENT_MAX)
         return min(self.per_group, write_queues * percent // (100 * ALIAS_QUEUES - percent))
 

@@ -46,8 +46,8 @@ def make_client_id(instance_name: str | None = None) -> str:
 
 
 class Membership:
-    """`data`: the content of a heartbeat, asked for each one. `addresses`: the brokers that should know this
-    client. `monitor`: learns which brokers do, and requests heartbeats that are due before their time."""
+    """`data`: returns the content of each heartbeat. `addresses`: the brokers that should know this client.
+    `monitor`: learns which brokers do, and requests heartbeats that are due before their time."""
 
     def __init__(
         self,

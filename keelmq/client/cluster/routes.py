@@ -116,8 +116,8 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> T
 
 @dataclass(slots=True)
 class _Known:
-    """A cached route. `used_ms`: when a caller last requested it; polls do not count. `gone_ms`: since when
-    the name servers say that the topic does not exist; None: they know it."""
+    """A cached route. `used_ms`: when a caller last requested it; polls do not count. `gone_ms`: when the
+    name servers first reported that the topic does not exist; None: they know it."""
 
     route: TopicRoute
     stale_at_ms: int

@@ -1,1 +1,1 @@
-"""What is inside of messages, for programs, tools and applications: compressed bodies, and unique keys."""
+"""The content of messages, for programs, tools and applications: compressed bodies, and unique keys."""

@@ -100,7 +100,7 @@ def _with_body(name: str, header: type[BaseModel], body: Any) -> type[BaseModel]
 @functools.cache
 def request_model(operation: Operation[Any, Any]) -> type[BaseModel]:
     """Returns the model of an operation's JSON request: made when it is used first, since a broker has some
-    sixty operations, of which few are asked for over HTTP."""
+    sixty operations, of which few are requested over HTTP."""
     return _with_body(operation.name + "Request", operation.request, operation.request_body)
 
 

@@ -97,7 +97,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._request_bytes, self._in_head = 0, True
 
     def on_response_complete(self) -> None:
-        """Notes since when the connection is idle (uvicorn callback). A request that came with the one before
+        """Notes when the connection became idle (uvicorn callback). A request that came with the one before
         it starts now, and its body may not have come: its time begins here."""
         self.quiet_since = self.loop.time()
         super().on_response_complete()

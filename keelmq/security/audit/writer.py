@@ -75,7 +75,7 @@ class AuditWriter:
         self._thread.start()
 
     async def close(self) -> None:
-        """Writes what is queued; later lines are lost. A disk that hangs is waited for CLOSE_S. Safe to
+        """Writes what is queued; later lines are lost. Waits CLOSE_S for a disk that hangs. Safe to
         repeat."""
         with self._condition:
             self._closing = True

@@ -58,7 +58,7 @@ class Pattern(IntEnum):
 
 
 class Action(IntEnum):
-    """Numbers as in RocketMQ's stored form. ANY is asked for, and never granted."""
+    """Numbers as in RocketMQ's stored form. ANY is requested, and never granted."""
 
     ALL = 1
     ANY = 2

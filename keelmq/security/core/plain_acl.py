@@ -229,7 +229,7 @@ def _list(value: object, where: str) -> list[Any]:
 
 
 def _text(value: object, where: str) -> str:
-    """YAML reads keys of digits as numbers. What is no single value may have secrets inside."""
+    """YAML reads keys of digits as numbers. A value that is not single may contain secrets."""
     if isinstance(value, Mapping | list | set | tuple):
         raise BadPlainAcl(f"{where}: not a text")
     return "" if value is None else str(value).strip()

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT = "snapshot"
 CLOCK_PERIOD_MS = 60_000
-"""A ClockSample of each broker is written so often."""
+"""Interval at which a ClockSample of each broker is written."""
 _TYPES = {each: str(each.__struct_config__.tag) for each in get_args(AnyGroupEvent)}
 
 

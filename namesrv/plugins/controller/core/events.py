@@ -31,8 +31,8 @@ class GroupEvent(Event, frozen=True, kw_only=True):
 
 
 class ApplyBrokerId(GroupEvent, tag="applyBrokerId", frozen=True, kw_only=True):
-    """brokers_max (v 3): with so many brokers a new one is refused. It is the proposer's setting, because the
-    configuration files may differ and all controllers must come to the same result."""
+    """brokers_max (v 3): with this many brokers a new one is refused. It is the proposer's setting, because
+    the configuration files may differ and all controllers must come to the same result."""
 
     cluster_name: str
     broker_id: int

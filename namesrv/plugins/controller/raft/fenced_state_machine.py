@@ -8,7 +8,7 @@ Deterministic: all members apply the same entries in the same order and come to 
     Batch("members", term n, leader)   a membership change (membership/member_list.py)
     item = (None, event | None)        without event: a read through the log, whose result is None
 
-Older releases could have a request id in the place of the first None, which no program used: it is ignored.
+Older releases could have a request id in place of the first None, which no program used: it is ignored.
 """
 
 from collections.abc import Callable, Iterable

@@ -6,8 +6,7 @@ answer names its check: an answer to an earlier one may have waited in a socket 
 Terms decide, not clocks: a broken link starts an election within milliseconds, which no lease could outlast.
 
 Members of older releases do not know these messages. A voter counts as able to answer once it has answered on
-its present link. While no majority counts as able, a read is an entry of the log, as it was in those
-releases.
+its present link. While no majority counts as able, a read is an entry of the log, as in those releases.
 """
 
 from collections.abc import Callable, Collection
