@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 PAIRS_MAX: Final = 1_000
 """Pairs of group and topic that are written at a time: those with the most messages behind."""
 EXAMINED_MAX: Final = 20_000
-"""Pairs that are looked at; it takes some 10 us each."""
+"""Pairs that are checked; each check takes about 10 us."""
 STEP: Final = 50
 
 

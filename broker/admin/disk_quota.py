@@ -1,6 +1,6 @@
-"""The quota of a store: what it may use of the partitions that its files are on, and what it uses.
+"""The quota of a store: the space that it may use on the partitions of its files, and the space that it uses.
 
-If commitlog is on a partition of its own, each of the two has a quota, and only the store's files on it count
+If commitlog is on a separate partition, each of the two has a quota, and only the store's files on it count
 against it. The rules are in core/retention.py.
 """
 
@@ -61,8 +61,8 @@ class DiskQuota:
         return sum(use.quota_bytes for use in self.uses(recount=False))
 
     def uses(self, *, recount: bool = True) -> tuple[QuotaUse, ...]:
-        """Returns one for each partition with files of the store; () without a quota. recount=False: queues
-        and index are as counted last, and only the log is counted."""
+        """Returns a quota for each partition with files of the store; () without a quota. recount=False:
+        queues and index are as counted last, and only the log is counted."""
         rules = self._settings.retention
         if not rules.has_quota:
             return ()
@@ -73,7 +73,7 @@ class DiskQuota:
         return uses
 
     def partitions(self) -> tuple[tuple[Partition, int], ...]:
-        """Returns each partition with the quota of it, or 0 if there is none, counted now."""
+        """Returns each partition with its quota (0: none), counted now."""
         rules = self._settings.retention
         self._count_derived()
         return tuple(
@@ -95,7 +95,7 @@ class DiskQuota:
     def _use(self, rules: RetentionRules, partition: Partition) -> QuotaUse:
         return QuotaUse(rules.quota_bytes(self._size(partition.path)), *partition.store_bytes)
 
-    # -- what an operator should know --------------------------------------------------------------------
+    # -- logging -----------------------------------------------------------------------------------------
 
     def tell(self) -> None:
         """Logs the quota once when it is new or has changed, before anything is deleted because of it."""

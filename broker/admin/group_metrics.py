@@ -1,7 +1,7 @@
 """Metrics of topics, consumer groups and clients: RocketMQ's names and labels, read at the scrape.
 
 Each of the first metricsOtelCardinalityLimit pairs of topic and group has its own series; all others share
-one. Counters are since the start of this broker, lags are those of its own queues.
+one. Counters begin at the start of this broker; lags are those of its queues.
 """
 
 from collections import Counter
@@ -111,7 +111,7 @@ def message_type(metadata: Metadata, topic: str) -> str:
 
 
 def add_reads(made: Scrape, stats: BrokerStats, metadata: Metadata) -> Slices[None]:
-    """Adds what groups were given."""
+    """Adds the counts of messages that groups received."""
     groups = metadata.groups.table.rows
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for number, ((topic, group), reads) in enumerate(list(stats.reads.groups.items())):

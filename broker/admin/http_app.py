@@ -1,6 +1,6 @@
 """The HTTP server of mqbroker: its administrative operations, health, metrics, replication.
 
-Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
+Imported late (keelmq/remoting/servers/http_late.py), because FastAPI loads slowly.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -54,8 +54,8 @@ def make_app(
     prepare: Callable[[], Awaitable[None]],
     more_labels: Mapping[str, str],
 ) -> FastAPI:
-    """Returns the application. table: HTTP_OPERATIONS of it are served. health: the answer of /v1/health.
-    scrapes: the metrics. ha_status: None if this broker neither serves slaves nor is one. settings: those
+    """Returns the application. table: its HTTP_OPERATIONS are served. health: the answer of /v1/health.
+    scrapes: the metrics. ha_status: None if this broker has no slaves and is not one. settings: those
     that /v1/config shows and changes. prepare: awaited before the metrics are read. more_labels: of all
     metrics (metricsLabel)."""
     app = new_app("KeelMQ broker")

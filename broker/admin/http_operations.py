@@ -1,7 +1,7 @@
 """Which operations of a broker are served over HTTP, as POST /v1/<operation>: those of administrators.
 
-Every operation of the table is in one of the tuples, and a test compares them with the table: whoever adds an
-operation decides.
+Every operation of the table is in one of the tuples. A test compares them with the table, so a new operation
+must be added to one.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ HTTP_OPERATIONS: Final = (
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
     Code.SET_MESSAGE_REQUEST_MODE,
-    # offsets, and what consumers have consumed
+    # offsets and consumer progress
     Code.QUERY_CONSUMER_OFFSET,
     Code.SEARCH_OFFSET_BY_TIMESTAMP,
     Code.GET_MAX_OFFSET,
@@ -77,7 +77,7 @@ HTTP_OPERATIONS: Final = (
     Code.KEELMQ_EXPLAIN_DELETE_ACL,
     Code.AUTH_GET_ACL,
     Code.AUTH_LIST_ACL,
-    # backups, and what this replica has
+    # backups, and the data of this replica
     Code.KEELMQ_START_STORE_BACKUP,
     Code.KEELMQ_GET_STORE_BACKUP,
     Code.KEELMQ_CANCEL_STORE_BACKUP,
@@ -133,5 +133,5 @@ OF_TOOLS: Final = (
     Code.KEELMQ_CHECK_LOG_RECORDS,
 )
 """Not served: tools ask for them over TCP. 43 has the offsets of all groups in one answer (`keelmq backup
-metadata`). Checksums tell what the messages are, and 29047 returns them: users need Update on the cluster for
-them, but a token would need the role `read` only."""
+metadata`). Checksums reveal the content of messages, and 29047 returns them: users need Update on the cluster
+for them, but a token would need the role `read` only."""

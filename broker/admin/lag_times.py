@@ -1,7 +1,7 @@
 """LagTimes: how old the messages are that consumer groups have not consumed, or not pulled yet.
 
-A look reads one ConsumeQueue unit per queue in the event loop and, in a thread, the header of that record,
-which may have to come from the disk. It is made before a scrape, of a master only.
+A measurement reads one ConsumeQueue unit per queue in the event loop and, in a thread, the header of that
+record, possibly from the disk. Only a master measures, before each scrape.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from keelmq.runtime.slices import Slices
 STEP: Final = 50
 """Pairs of group and topic between which the event loop does other work."""
 SLICE_PAIRS: Final = 250
-"""As STEP, without a look at records: 1 to 3 ms."""
+"""As STEP, without reading records: 1 to 3 ms."""
 
 
 class Lag(NamedTuple):
-    """What a group lacks of a topic. messages: not committed; inflight: pulled, and not committed; ready: not
+    """The lag of a group in a topic. messages: not committed; inflight: pulled, and not committed; ready: not
     pulled. latency_ms, queueing_ms: age of the oldest message that is not committed, or not pulled; 0: there
     is none."""
 
@@ -58,7 +58,7 @@ class LagTimes:
         return found
 
     async def measure(self) -> None:
-        """Looks at the oldest messages of all pairs. On a slave nothing is found."""
+        """Measures the oldest messages of all pairs. On a slave, the result is empty."""
         found: list[Lag] = []
         rows = self._metadata.offsets.table.rows
         keys = list(rows)[: self._pairs_max] if self._store.is_master else []
@@ -86,7 +86,7 @@ class LagTimes:
         return Lag(group, topic, messages, max(messages - ready, 0), ready)
 
     def _pulled(self, topic: str, group: str, queue_id: int, committed: int) -> int:
-        """Returns the offset behind the last message that the group got of this process."""
+        """Returns the offset behind the last message that the group received from this process."""
         reads = self._reads.groups.get((topic, group))
         return committed if reads is None else max(reads.next_offsets.get(queue_id, 0), committed)
 

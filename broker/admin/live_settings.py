@@ -38,8 +38,8 @@ class LiveSettings:
         detected: Callable[[], Mapping[str, str]],
         on_change: Callable[[], None],
     ) -> None:
-        """config: of the broker; it takes over the changes. given: where its values came from. detected:
-        returns keys that were detected or chosen (addresses, ports), with the values in force. on_change:
+        """config: of the broker; changes are applied to it. given: where its values came from. detected:
+        returns keys that were detected or chosen (addresses, ports), with their current values. on_change:
         called when the configuration has new values."""
         self._on_change = on_change
         self._config, self._topics, self._groups, self._gate = config, topics, groups, gate
@@ -59,7 +59,8 @@ class LiveSettings:
         table.bind(GET_BROKER_CONFIG, self.get)
 
     def view(self, table: OperationTable) -> Settings:
-        """Returns what HTTP shows and changes. table: the one to which these handlers are bound."""
+        """Returns the settings that HTTP shows and changes. table: the one to which these handlers are
+        bound."""
         return Settings(
             program="mqbroker",
             current=lambda: self._config,
@@ -70,15 +71,15 @@ class LiveSettings:
         )
 
     async def get(self, header: Empty, call: Call) -> Reply:
-        """Returns the settings in force as key=value lines, and their DataVersion in the header (26)."""
+        """Returns the current settings as key=value lines, and their DataVersion in the header (26)."""
         version = {"counter": self._store.version, "stateVersion": 0, "timestamp": self._changed_ms}
         text = json.dumps(version, separators=(",", ":"))
         return Reply(header=BrokerConfigResponse(version=text), body=self._properties().encode())
 
     async def update(self, header: Empty, call: Call) -> Reply:
-        """Changes settings, all that are given or none (25). Raises CommandError if one is refused. The
-        remark warns of a change that weakens what an acknowledgement promises, or that stops writes, and of
-        settings that do not fit together now."""
+        """Changes all given settings or none (25). Raises CommandError if one is refused. The remark warns of
+        a change that weakens the guarantee of an acknowledgement, or that stops writes, and of settings that
+        are now inconsistent."""
         before, refusing = list(guarantees(self._config.durability)), self._gate.refuse_few_replicas()
         warned = self._config.warnings()
         remark = await self._store.update(call.raw_body, call.changes)
@@ -113,7 +114,7 @@ class LiveSettings:
         self._on_change()
         try:
             self._register_topics(permission_changed=permission != now.broker_permission)
-        except OSError as error:  # the setting is in force and stored; name servers get it later
+        except OSError as error:  # the setting is applied and stored; name servers get it later
             logger.error("cannot write %s: %s", error.filename or self._topics.path, error)
 
     def _register_topics(self, *, permission_changed: bool) -> None:

@@ -287,7 +287,7 @@ class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
     task_deaths: Callable[[], Counter[str]]
 
     async def measure(self) -> None:
-        """Takes the measurements that would stop other work during a scrape; called in front of one."""
+        """Makes the measurements that would block other work during a scrape; called before each scrape."""
         await self.lags.measure()
         await self.timer_times.measure()
 
@@ -463,7 +463,7 @@ def _add_replication(made: Scrape, status: dict[str, object], refused: Mapping[s
     for replica in cast(Iterable[dict[str, Any]], status["replicas"]):
         known = (
             replica["brokerId"] > 0
-        )  # else the peer of RocketMQ's classic protocol is known by its address
+        )  # else the peer uses RocketMQ's classic protocol, and is identified by its address
         name = str(replica["brokerId"] if known else replica["address"])
         made.add("rocketmq_ha_replica_lag_bytes", max(end - max(replica["ackOffset"], 0), 0), name)
         made.add("rocketmq_ha_replica_lag_seconds", replica["lastCaughtUpTimeMs"] / 1_000, name)

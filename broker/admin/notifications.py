@@ -1,8 +1,8 @@
 """Notifications at the broker's own port: 905 (the smallest broker id has changed) and 906 (HA addresses).
 1008, a change of the role, is in controller_mode/role_change_notifications.py.
 
-Their content is not trusted, because anybody may connect to that port. A 905 only makes the broker ask the
-controllers at once, instead of with its next poll. Source: RocketMQ 5.3.3 AdminBrokerProcessor.
+Their content is not trusted, because any client may connect to that port. A 905 only makes the broker poll
+the controllers at once. Source: RocketMQ 5.3.3 AdminBrokerProcessor.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Notifications:
         table.bind(EXCHANGE_BROKER_HA_INFO, self.exchange_ha_info)
 
     async def notify_min_broker_id_change(self, header: MinBrokerIdChangeRequest, call: Call) -> Reply:
-        """Takes a 905 as a hint that the role changed. RocketMQ's name servers leave the broker name out."""
+        """Treats a 905 as a hint that the role changed. RocketMQ's name servers leave the broker name out."""
         if self._hint is not None and header.broker_name in (None, "", self._broker_name):
             self._hint()
         return Reply()

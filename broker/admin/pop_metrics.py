@@ -1,7 +1,7 @@
 """Metrics of pop consumption, with RocketMQ's names.
 
-Each master counts what it does itself, and gauges are a master's only, so a sum over all brokers counts
-nothing twice. Source: RocketMQ 5.3.3 PopMetricsManager.
+Each master counts its own operations, and only masters have gauges, so a sum over all brokers counts nothing
+twice. Source: RocketMQ 5.3.3 PopMetricsManager.
 """
 
 from typing import Final

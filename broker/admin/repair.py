@@ -29,16 +29,16 @@ from keelmq.runtime.durable_file import backup_of
 QUEUE_FILE_BYTES_DEFAULT = 6_000_000
 STORE_TIMESTAMP_AT = 56  # in a record
 MOVED = ("queueEnds", "index", "batchconsumequeue", "consumequeue", "commitlog", "checkpoint", "abort")
-"""By resync(), in this order, and the epoch file last: a log without its queues is recovered by any start."""
+"""Moved by resync() in this order, then the epoch file: any start recovers a log without its queues."""
 
 
 class RepairError(Exception):
-    """The repair cannot be done. The text says why, and what to do instead."""
+    """The repair is not possible. The text gives the reason and the alternative."""
 
 
 class StoreReport(msgspec.Struct, frozen=True):
     """The state of a store. epoch_fault: why `epochs` were read from the write-ahead file or the .bak, which
-    may lack the last epoch; None: they were not."""
+    may lack the last epoch; None: they are from the epoch file."""
 
     root: Path
     epoch_path: Path
@@ -226,7 +226,7 @@ def _file_bytes(queues: Path, default: int) -> int:
 
 def resync(found: StoreReport) -> Path:
     """Moves the log, its queues and its epochs aside, so that the replica starts empty. Returns the directory
-    that has them. Raises RepairError."""
+    that contains them. Raises RepairError."""
     refuse_running(found)
     aside = _unused(found.root / f"before-resync-{_stamp()}")
     aside.mkdir()
@@ -265,5 +265,5 @@ def _stamp() -> str:
 
 
 def _unused(path: Path) -> Path:
-    """Returns a path that does not exist, also for two repairs in one second."""
+    """Returns a path that does not exist, even for two repairs in one second."""
     return path if not path.exists() else _unused(path.with_name(path.name + "-2"))

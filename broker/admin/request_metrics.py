@@ -1,4 +1,4 @@
-"""Metrics of requests: how long they take, and what becomes of messages whose consumers fail."""
+"""Metrics of requests: their durations, and the outcome of messages whose consumers fail."""
 
 from typing import Final
 

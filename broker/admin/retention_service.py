@@ -31,11 +31,12 @@ INDEX_RECORDS: Final = 128
 INDEX_PAUSE_MS: Final = 5
 """Pause between two slices of the index's catch-up, which takes at most a fifth of a core."""
 INDEX_SLICES: Final = 20
-"""Slices in a row: the catch-up of a whole log takes more than an hour, and retention must run meanwhile."""
+"""Consecutive slices: the catch-up of a whole log takes more than an hour, and retention must run
+meanwhile."""
 QUEUES_AT_ONCE: Final = 200
 DISPATCH_RECORDS: Final = 512
 ROLL_AHEAD_MS: Final = 3_600_000
-"""So long before a file is old, its timers are written again; at most a quarter of fileReservedTime."""
+"""Time before a file expires at which its timers are written again; at most a quarter of fileReservedTime."""
 
 
 class Deletable(Protocol):
@@ -49,9 +50,9 @@ class RetentionService:
     """Owned by the event loop's thread.
 
     held_offset: returns the offset below which no connected replica needs the log. on_emptied: gets {(topic,
-    queueId): next offset} of the queues whose last message is about to be deleted, which waits for it.
-    roll_timers: gets a log offset; undelivered timers in front of it are written again, in their own
-    time. usage: disk_ratio. size: partition_bytes.
+    queueId): next offset} of the queues whose last message is about to be deleted; the deletion waits for it.
+    roll_timers: gets a log offset; undelivered timers in front of it are written again, asynchronously.
+    usage: disk_ratio. size: partition_bytes.
     """
 
     def __init__(
@@ -156,8 +157,8 @@ class RetentionService:
         await self._clean_derived()
 
     def _soon_old(self) -> int | None:
-        """Returns the end of the newest file that will be old soon; None: there is none. Timers in it are
-        rolled before any replica deletes it."""
+        """Returns the end of the newest file that expires soon; None: there is none. Timers in it are rolled
+        before any replica deletes it."""
         limit, reserved_ms = self._store.confirm_offset, self._settings.retention.reserved_ms
         soon_ms, soon = wall_ms() + min(ROLL_AHEAD_MS, reserved_ms // 4) - reserved_ms, None
         for end, written_ms in self._store.commit_log.oldest_files(limit):

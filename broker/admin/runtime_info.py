@@ -1,10 +1,9 @@
 """The runtime information of a broker (28): a table of texts, with every key that RocketMQ's tools read.
 
-Exporters fail on missing keys, so keys about parts of RocketMQ get what is measured in their place. KeelMQ
+Exporters fail on missing keys, so keys for RocketMQ's internals get the nearest measured value. KeelMQ
 has no thread pools: the size of a "queue" is the number of its requests that are being served, for sends the
-replies that wait until the message is safe; the time at its head, and the one for the page-cache lock, is how
-late the event loop was.
-Source: RocketMQ 5.3.3 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
+replies that wait until the message is safe; the time at its head, and the one for the page-cache lock, is the
+delay of the event loop. Source: RocketMQ 5.3.3 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
 """
 
 import time
@@ -26,7 +25,7 @@ from keelmq.runtime.disk_room import disk_ratio, disk_room
 
 RATE_SECONDS: Final = (10, 60, 600)
 NO_POOL: Final = "2147483647"
-"""remainTransientStoreBufferNumbs without transientStorePoolEnable, as RocketMQ has it."""
+"""remainTransientStoreBufferNumbs without transientStorePoolEnable, as in RocketMQ."""
 RUNNING: Final[Mapping[str, tuple[RequestCode, ...]]] = {
     "pull": (RequestCode.PULL_MESSAGE,),
     "litePull": (RequestCode.LITE_PULL_MESSAGE,),

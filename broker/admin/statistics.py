@@ -93,8 +93,8 @@ class StatisticsHandlers:
 
     async def query_consume_queue(self, header: ConsumeQueueRequest, call: Call) -> Reply:
         """Returns up to ENTRIES_MAX units of a consume queue from `index` on, and the queue's bounds (321).
-        With a group: also its subscription, and which of the messages that matches; RocketMQ tells the latter
-        only of entries with a filter bit map. Raises CommandError if there is no such queue."""
+        With a group: also its subscription, and which messages match it; RocketMQ reports a match only for
+        entries with a filter bit map. Raises CommandError if there is no such queue."""
         queue = self._store.find_queue(header.topic, header.queue_id)
         if queue is None:
             remark = f"{header.queue_id}@{header.topic} is not exist!"
@@ -131,7 +131,7 @@ class StatisticsHandlers:
 
     async def clean(self, header: Empty, call: Call) -> Reply:
         """Starts a round of retention at once, at any hour of the day (306, 316, 329). Queues of deleted
-        topics are deleted with their messages; an empty queue stays, because it has the topic's next
+        topics are deleted with their messages; an empty queue stays, because it holds the topic's next
         offset."""
         self._retention.asked = True
         call.changes["retention"] = "waits for its hour", "starts at once"
@@ -148,7 +148,7 @@ class StatisticsHandlers:
 
 
 def _filter_data(group: str, topic: str, found: Subscription | None) -> str:
-    """Returns what RocketMQ tells of the filter of a group, JSON text if the group is online. The members of
+    """Returns RocketMQ's description of a group's filter, JSON text if the group is online. The members of
     its ConsumerFilterData that KeelMQ does not have are left out."""
     if found is None:
         return f"{group}@{topic} is not online!"

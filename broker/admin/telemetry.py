@@ -2,10 +2,10 @@
 
 The event loop reads a few numbers; a thread writes them (keelmq/remoting/telemetry.py). Nothing is sampled
 before the broker's id is known. Without controller mode the broker is its own master, with id 0 and
-masterEpoch 0, and the SyncStateSet is itself.
+masterEpoch 0, and the SyncStateSet contains only this broker.
 
-The data path reports appends and confirmations to store.dispatcher.confirm_times, and is looked at
-every TICK_MS.
+The data path reports appends and confirmations to store.dispatcher.confirm_times, which is read every
+TICK_MS.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class BrokerTelemetry:
         )
         self._config, self._store, self._ha, self._role = config, store, ha, role
         self._lag, self._replicas = LagMeter(), KnownReplicas()
-        self._ages: dict[int, int] = {}  # bucket of an age in us -> looks since the last sample
+        self._ages: dict[int, int] = {}  # bucket of an age in us -> readings since the last sample
         store.dispatcher.confirm_times.is_on = True
 
     def start(self, tasks: TaskSet) -> None:
@@ -85,8 +85,8 @@ class BrokerTelemetry:
                 self.writer.put(sample)
 
     def _look(self, lag_ms: int) -> None:
-        """Counts the age of the oldest unconfirmed byte. lag_ms: as LagMeter found it, which also knows the
-        bytes that a new master had received as a slave, but each only from the first look on."""
+        """Counts the age of the oldest unconfirmed byte. lag_ms: from LagMeter, which also covers the bytes
+        that a new master received as a slave, but each only since its first reading."""
         if self._is_master_now:
             bucket = bucket_of(max(self._store.dispatcher.confirm_times.age_us(now_us()), lag_ms * 1_000))
             self._ages[bucket] = self._ages.get(bucket, 0) + 1

@@ -1,7 +1,7 @@
 """Metrics of timer messages, with RocketMQ's names.
 
-Each master counts what it does itself, and gauges are a master's only, so a sum over all brokers counts
-nothing twice. Source: RocketMQ 5.3.3 DefaultStoreMetricsManager, TimerMessageStore.
+Each master counts its own operations, and only masters have gauges, so a sum over all brokers counts nothing
+twice. Source: RocketMQ 5.3.3 DefaultStoreMetricsManager, TimerMessageStore.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ METRICS: Final = (
 
 
 class TimerTimes:
-    """How many timers are due when. `within`: their number by BOUNDS_S, None on a slave. overdue: those that
-    should be delivered by now. Both as of the last measure(). Owned by the event loop's thread."""
+    """The number of timers by due time. `within`: their number by BOUNDS_S, None on a slave. overdue: those
+    that should be delivered by now. Both as of the last measure(). Owned by the event loop's thread."""
 
     def __init__(self, timers: TimerService) -> None:
         self._timers = timers

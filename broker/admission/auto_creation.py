@@ -1,7 +1,7 @@
 """AutoCreation: how many topics, or subscription groups, clients may create by using them.
 
-Each is a row of a table that is registered, replicated and written to a file, so whoever sends to new names
-without end would use up the memory of brokers and name servers. What administrators create does not count.
+Each is a row of a table that is registered, replicated and written to a file, so a client that keeps sending
+to new names would exhaust the memory of brokers and name servers. Rows by administrators do not count.
 """
 
 import logging
@@ -20,8 +20,8 @@ PER_MINUTE: Final = "autoCreatePerMinute"
 
 class AutoCreation:
     """what: "topic" or "group", for texts. key: the configuration key of count_max, the rows of the table
-    above which nothing is created. per_minute: of one remote address, and as many at once; 0: no limit.
-    command: what an administrator creates one with."""
+    above which nothing is created. per_minute: rate and burst of one remote address; 0: no limit. command:
+    the administrator's command that creates one."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class AutoCreation:
         self._told = RateLimitedLogger(logger)
 
     def configure(self, *, count_max: int, per_minute: int) -> None:
-        """Changes the limits. Another per_minute starts with a full bucket for every address."""
+        """Changes the limits. A new per_minute starts with a full bucket for every address."""
         self.count_max = count_max
         if per_minute != self._per_minute:
             self._per_minute = per_minute
             self._buckets = TokenBuckets[bytes](per_minute / 60, per_minute) if per_minute else None
 
     def refuse(self, name: str, count: int, network: bytes) -> str | None:
-        """Returns why a client of this network (addresses.network_of) must not create it now; None: it does.
-        count: rows that the table has."""
+        """Returns why a client of this network (addresses.network_of) must not create it now; None: it may.
+        count: rows of the table."""
         if count >= self.count_max:
             why = f"the broker has {count} {self._what}s, and {self._key} is {self.count_max}"
         elif self._buckets is not None and not self._buckets.take(network, self._clock()):

@@ -1,4 +1,4 @@
-"""DiskFault: after a failed sync of its disk, a broker takes and acknowledges no message any more."""
+"""DiskFault: after a failed disk sync, a broker no longer accepts or acknowledges messages."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class DiskFault:
 
     @property
     def text(self) -> str:
-        """Says what failed; empty: nothing has. Set before the gate is closed."""
+        """What failed; empty: nothing. Set before the gate is closed."""
         return self._store.sync_fault.text or self._first
 
     def watch(self) -> None:
@@ -34,13 +34,13 @@ class DiskFault:
         self._loop = asyncio.get_running_loop()
 
     def found(self, fault: str) -> None:
-        """Takes the store's sync fault, which any thread may find."""
+        """Reads the store's sync fault, which any thread may set."""
         assert self._loop is not None, "the store is not loaded before the start"
         self._loop.call_soon_threadsafe(self.failed, fault)
 
     def failed(self, fault: str) -> None:
-        """Closes the gate, and answers the replies that wait with code 10: their messages cannot become as
-        safe as the settings ask for. Later calls have no effect."""
+        """Closes the gate, and answers waiting replies with code 10: their messages cannot become as safe as
+        the settings require. Later calls have no effect."""
         if self._first:
             return
         self._first = fault

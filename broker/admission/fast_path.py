@@ -11,7 +11,7 @@ Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class FastPathPeer(Peer, Protocol):
-    """A client connection, with what the fast path uses of it beside Peer."""
+    """A client connection: the methods that the fast path uses in addition to Peer."""
 
     @property
     def address_bytes(self) -> bytes:

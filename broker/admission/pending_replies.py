@@ -1,4 +1,4 @@
-"""Replies that wait until their message is as safe as the settings ask for.
+"""Replies that wait until their message is as safe as the settings require.
 
 One entry per message, or per batch of messages that one read brought, in log order; no futures, no timers.
 A reply waits for the replicas, the disk, or both, and is sent when all of them have the message, or when its
@@ -55,8 +55,8 @@ _Entry = tuple[int, Peer, bytes, int, int, int]
 class PendingReplies:
     """Entries ascend by end offset and by time of arrival.
 
-    gate: refuses new messages while `limit` replies wait; nothing is released while its lease is over.
-    replicas, disk: what a reply waits for. `times`: how long replies took, with those that did not wait
+    gate: refuses new messages while `limit` replies wait; no reply is released while its lease is over.
+    replicas, disk: what a reply waits for. `times`: durations of replies, including those that did not wait
     (Tick adds these). `latency`: the same by request code, with all other requests of the broker.
     `few_replicas`: fewer replicas are in sync than inSyncReplicas, so a longer wait would not help; it
     decides between codes 11 and 12.
@@ -125,12 +125,12 @@ class PendingReplies:
             self._gate.set_overload(0)
 
     def release(self, offset: int) -> None:
-        """Takes note that the log is replicated up to `offset`; sends the replies that waited for it."""
+        """Records that the log is replicated up to `offset`; sends the replies that waited for it."""
         self._replicated = offset
         self._release(min(offset, self._flushed))
 
     def flushed(self, offset: int) -> None:
-        """Takes note that the log is on disk up to `offset`; sends the replies that waited for it."""
+        """Records that the log is on disk up to `offset`; sends the replies that waited for it."""
         if self._waits_for[1]:
             self._flushed = offset
             self._release(min(offset, self._replicated))

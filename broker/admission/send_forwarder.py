@@ -1,11 +1,11 @@
 """Messages that reach a broker that is not master any more: held, stored here after all, or forwarded.
 
 A stock client reads the route again after up to 30 s, and gives up a message after three refusals, within
-milliseconds. So a broker that is not master takes the message, and sends it to the master over its own
-connection, as soon as there is one: a name server may show this broker as an alias of its master
-(routeAliasesEnable), for the very moment when the master is gone. The answer says where the message was
-stored (masterAddress), and our client then reads the route again. A forwarded message is never forwarded
-again: two brokers that each take the other one for the master would forward it for ever.
+milliseconds. So a broker that is not master accepts the message, and sends it to the master over its own
+connection as soon as there is a master: a name server may show this broker as an alias of its master
+(routeAliasesEnable) while the master is gone. The answer contains the broker that stored the message
+(masterAddress), and our client then reads the route again. A forwarded message is never forwarded again: two
+brokers that each consider the other one the master would forward it endlessly.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ FORWARD_TIMEOUT_MS: Final = 2_500
 RETRY: Final = Backoff(first_ms=2, max_ms=20)
 REPLACED_MS: Final = 250
 REPLACED_STEP_MS: Final = 50
-"""How long a master that was replaced may take to answer, and how often that is looked at."""
+"""How long a master that was replaced may take to answer, and how often that is checked."""
 MOVE_MS_MAX: Final = 2_000
-"""How long a request waits for a mastership that moves; below the clients' timeout of 3 s."""
+"""How long a request waits for a mastership change; below the clients' timeout of 3 s."""
 GATHER_STEP_MS: Final = 2
 MOVE_STEP_MS: Final = 10
-"""A fixed period: the look whether the mastership has moved must not slow down."""
+"""A fixed period: the check whether the mastership has moved must not slow down."""
 
 NOT_YET: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.SERVICE_NOT_AVAILABLE)
 """Codes that prove that the message was not stored; the new master may accept it in a moment."""
@@ -106,7 +106,7 @@ class SendFields(Protocol):
 
 
 class ForwardableSend(Protocol):
-    """A decoded send request, as this module needs it."""
+    """The fields of a decoded send request that this module needs."""
 
     @property
     def opaque(self) -> int:
@@ -193,8 +193,8 @@ class SendForwarder:
         return len(self._held) + len(self._tasks)
 
     def take(self, command: ForwardableSend, body: bytes, peer: FastPathPeer) -> bool:
-        """Takes the message, to store it here or at the master as soon as one of the two is possible. False:
-        it must be refused."""
+        """Holds the message, to store it here or at the master as soon as either is possible. False: it must
+        be refused."""
         gate = self._gate
         holds = gate.is_closed_by(HAND_OVER)
         may_be_stored = (
@@ -230,7 +230,7 @@ class SendForwarder:
         return await self._client.call(address, operation, header, body, timeout_ms=FORWARD_TIMEOUT_MS)
 
     def settle(self) -> None:
-        """Stores or forwards the held messages, when it is decided which broker is master."""
+        """Stores or forwards the held messages, once the master is known."""
         held, self._held = self._held, deque()
         for taken in held:
             command, body, peer, _ = taken
@@ -275,7 +275,7 @@ class SendForwarder:
     ) -> Outcome[SendMessageResponse] | None:
         """Returns the master's answer. None: this broker is master by now.
 
-        While the new master takes no messages yet, one message at a time is tried, and the others wait.
+        While the new master accepts no messages yet, one message at a time is tried, and the others wait.
         """
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
         with suppress(TimeoutError):  # of _turn()
@@ -299,13 +299,13 @@ class SendForwarder:
                 if not _is_too_early(outcome):
                     return outcome
         if self._gate.writable:
-            return None  # its own refusal says what is missing
+            return None  # its own refusal gives the reason
         return outcome if self._master() is not None else Failed(_NO_MASTER.code, self._gate.unavailable)
 
     @asynccontextmanager
     async def _turn(self, deadline_ms: int) -> AsyncIterator[None]:
-        """Holds `_probe`. Raises TimeoutError: others had it until the deadline, and a message that waited
-        longer would be stored after its client has given up."""
+        """Holds `_probe`. Raises TimeoutError: other messages held it until the deadline; after that, the
+        message would be stored after its client has given up."""
         async with asyncio.timeout((deadline_ms - now_ms()) / 1000):
             await self._probe.acquire()
         try:
@@ -331,8 +331,8 @@ class SendForwarder:
     async def _unless_replaced(
         self, address: str, call: "asyncio.Task[Outcome[SendMessageResponse]]"
     ) -> Outcome[SendMessageResponse]:
-        """Returns the master's answer; Unknown if another one is master for REPLACED_MS: this one hangs. In a
-        hand-over the old master answers sooner than that."""
+        """Returns the master's answer; Unknown if another broker has been master for REPLACED_MS: this one
+        hangs. In a hand-over, the old master answers sooner."""
         replaced_ms = 0
         try:
             while not call.done():

@@ -1,9 +1,9 @@
-"""The send gate: whether this broker takes messages now, and if not, why.
+"""The send gate: whether this broker accepts messages now, and if not, why.
 
 The one place for refusals that concern the whole broker and not one message: role, a failed or full disk, a
 shutdown, brokerPermission, startAcceptSendRequestTimeStamp, minInSyncReplicas, overload. The fast path reads
-one flag, `accepts_all`, for all of them. The gate computes that flag from the same rules that the slow path
-and readiness ask for the reason, each time an input changes. So a new rule goes into `refuse_first` or
+one flag, `accepts_all`, for all of them. The gate computes that flag each time an input changes, by the rules
+from which the slow path and readiness get the reason. So a new rule goes into `refuse_first` or
 `refuse_last`, and nowhere else.
 
 Refusals of one message (its size, topic or properties) are not here: see broker/handlers/unusual_sends.py.
@@ -52,11 +52,11 @@ REASONS: Final[Mapping[str, ClosedBy]] = {
 while the gate is open."""
 
 GATHER_MS: Final = 2_000
-"""So long after a term began, a master with too few replicas in sync waits for them: they have just lost
-their master, too. Below the clients' timeout of 3 s."""
+"""How long after the beginning of a term a master with too few replicas in sync waits for them: they have
+just lost their master, too. Below the clients' timeout of 3 s."""
 
 HoldOrForward: TypeAlias = Callable[[Any, bytes, FastPathPeer], bool]
-"""(send command, body, connection) -> True if it takes the message and answers later."""
+"""(send command, body, connection) -> True if it accepts the message and answers later."""
 
 
 class PutRefused(NamedTuple):
@@ -73,7 +73,7 @@ class SendGate:
     closed it. `accepts_all`: no rule refuses anything now, so a plain message needs no further check of the
     broker's state. `wait`: replies are held back until the message is as safe as the settings ask for.
     `lease`: (now_ms) -> True if this master must not acknowledge anything any more (core/lease.py).
-    `hold_or_forward`: takes a message while the gate is closed or gathering, or returns False.
+    `hold_or_forward`: accepts a message while the gate is closed or gathering, or returns False.
     """
 
     __slots__ = (
@@ -143,14 +143,14 @@ class SendGate:
         self._update()
 
     def set_overload(self, waiting: int) -> None:
-        """waiting: how many replies wait, if these are as many as may wait; 0: more may wait."""
+        """waiting: the number of waiting replies if the limit is reached; 0: more may wait."""
         self._overload = waiting
         self._update()
 
     # -- rules -------------------------------------------------------------------------------------------
 
     def refuse_first(self) -> PutRefused | None:
-        """Refuses by the rules that precede all checks of the message. None: they let it pass."""
+        """Refuses by the rules that precede all checks of the message. None: accepted."""
         if self._closed:
             return PutRefused(ResponseCode.SERVICE_NOT_AVAILABLE, self.unavailable)
         if self._accept_from_ms and wall_ms() < self._accept_from_ms:
@@ -161,16 +161,17 @@ class SendGate:
         return None
 
     def refuse_last(self, *, waits: bool = True) -> PutRefused | None:
-        """Refuses by the rules that follow the checks of the message. None: they let it pass.
+        """Refuses by the rules that follow the checks of the message. None: accepted.
 
-        waits: the message waits for its replicas. One with WAIT=false is taken whatever minInSyncReplicas is.
+        waits: the message waits for its replicas. One with WAIT=false is accepted regardless of
+        minInSyncReplicas.
         """
         return (self.refuse_few_replicas() if waits else None) or self._refuse_overload()
 
     def refuse_all(self) -> PutRefused | None:
         """Refuses if every message that waits for replicas is refused now, for readiness and for tools.
 
-        An overload is no reason: the next message may be taken.
+        An overload is no reason: the next message may be accepted.
         """
         refused = self.refuse_first() or self.refuse_few_replicas()
         if refused is None and self.lease_is_over:
@@ -200,7 +201,7 @@ class SendGate:
         remark = f"[OVERLOAD]broker busy: {self._overload} messages wait for replicas or the disk"
         return PutRefused(ResponseCode.SYSTEM_BUSY, remark)
 
-    # -- facts -------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def permits_write(self) -> bool:
@@ -217,7 +218,7 @@ class SendGate:
 
     @property
     def role_is_settled(self) -> bool:
-        """Whether no reason says that the role of this broker is about to change."""
+        """Whether no reason indicates that the role of this broker is about to change."""
         return all(REASONS[by].role_is_settled for by in self._closed)
 
     @property
@@ -232,7 +233,7 @@ class SendGate:
         return self._in_sync < self._min_in_sync and now_ms() < self._gather_until_ms
 
     def decides(self, *, waits: bool = True) -> bool:
-        """Whether a message can be stored or refused here and now; else hold_or_forward is asked first.
+        """Whether a message can be stored or refused here and now; else hold_or_forward is called first.
         waits: as in refuse_last()."""
         return self.writable and not (waits and self.is_gathering)
 

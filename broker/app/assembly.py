@@ -1,5 +1,5 @@
-"""Makers of a broker's store, topics and metadata as the configuration asks for them, and what the start and
-the end of the store need.
+"""Builds a broker's store, topics and metadata from the configuration; helpers for the start and the end of
+the store.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ CHECKPOINT_EVERY = 2
 """Flushes per checkpoint: with the default interval, one a second."""
 
 LOG_PERIOD_MS = 5_000
-"""One line in this time about a disk that cannot be written."""
+"""Interval of the log line about a disk that cannot be written."""
 
 MEMORY_PERCENT = 40
 """accessMessageInMemoryMaxRatio."""
@@ -73,7 +73,7 @@ def make_gate(config: BrokerConfig) -> SendGate:
 
 
 def make_topics(config: BrokerConfig, *, on_change: Callable[[], None]) -> TopicTable:
-    """Returns the topics, not loaded. on_change: name servers have to hear of a change."""
+    """Returns the topics, not loaded. on_change: announces a change to the name servers."""
     made = TopicTable(
         config.store_path_root_dir / "config" / "topics.json",
         broker_name=config.broker_name,
@@ -104,13 +104,13 @@ def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate, stor
 
 
 def cached_bytes() -> int:
-    """Returns how many bytes of the log's tail are taken to be in the machine's memory."""
+    """Returns how many bytes of the log's tail are assumed to be in the machine's memory."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return pages * page_bytes * MEMORY_PERCENT // 100
 
 
 def store_host(host: str, port: int) -> bytes:
-    """Returns how records name this broker: 4 address bytes (16 of an IPv6 address), and the port."""
+    """Returns this broker's address in records: 4 address bytes (16 of an IPv6 address), and the port."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -53,7 +53,7 @@ class BackgroundServices:
         timers: TimerService,
         runtime_info: RuntimeInfo,
     ) -> None:
-        """transactions, timers: those that `context` has, with their types. runtime_info: answers 28."""
+        """transactions, timers: those of `context`, with their types. runtime_info: answers 28."""
         self.runtime_info = runtime_info
         self._context, self._metadata, self._writer = context, metadata, writer
         self.transactions, self.timers = transactions, timers

@@ -86,7 +86,7 @@ class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
 def bind_operations(
     parts: ServedParts,
 ) -> tuple[OperationTable, BrokerHandlers, BackgroundServices, LiveSettings]:
-    """Returns the table, the handlers of the data path, the services that the handlers hand messages to, and
+    """Returns the table, the handlers of the data path, the services to which the handlers pass messages, and
     the settings that can change. Called in the event loop's thread."""
     config, store, metadata, table = parts.config, parts.store, parts.metadata, OperationTable()
     table.access = parts.security.access
@@ -119,7 +119,7 @@ def bind_operations(
     if parts.security.access is not None:
 
         def answer_waiting() -> None:
-            """A request that waits was checked when it came: its user may have lost the right since."""
+            """A waiting request was checked when it arrived: its user may have lost the right since."""
             handlers.pull.expire(sys.maxsize)
             services.pop.handlers.expire(sys.maxsize)
 
@@ -174,7 +174,7 @@ def _never() -> bool:
 
 
 def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerContext) -> None:
-    """Topics, groups, offsets, users, and what tools ask about clients and their progress."""
+    """Topics, groups, offsets, users, and the requests of tools about clients and their progress."""
     config, metadata, store, registry = parts.config, parts.metadata, parts.store, parts.clients.registry
     MetadataHandlers(
         metadata,
@@ -203,7 +203,7 @@ def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerCo
 def _bind_admin(
     table: OperationTable, parts: ServedParts, context: HandlerContext, handlers: BrokerHandlers
 ) -> LiveSettings:
-    """The broker itself: what it is, its settings, its statistics, its role."""
+    """The broker itself: its identity, settings, statistics and role."""
     config, metadata, controlled = parts.config, parts.metadata, parts.controlled
     statistics = StatisticsHandlers(
         parts.store, metadata.topics, parts.stats, parts.retention, context.registry

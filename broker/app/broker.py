@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 
 EXPIRE_PERIOD_MS = 100
 DRAIN_MS = 500
-"""How long a stopping master waits for the replies that it owes."""
+"""How long a stopping master waits for its pending replies."""
 DRAIN_STEP_MS = 10
 
 
@@ -83,7 +83,7 @@ TASKS: Final = "background tasks"
 REPLICATION: Final = "replication"
 GROUP_COMMIT: Final = "group commit"
 WRITERS: Final = frozenset({TASKS, REPLICATION, GROUP_COMMIT})
-"""Steps of a stop after which nobody writes to the store any more."""
+"""Steps of a stop after which no component writes to the store."""
 
 
 class Broker(AsyncLife):
@@ -154,7 +154,7 @@ class Broker(AsyncLife):
     async def _start(self) -> None:
         self.disk_fault.watch()
         await check_ports(self.config, self.host)
-        # Long after a crash: other brokers of the process go on.
+        # Takes long after a crash: other brokers of the process go on.
         await finished_in_thread(self._open_disk, on_cancel=self._opening.give_up)
         for line in guarantees(self.config.durability):
             logger.info("%s", line)
@@ -191,7 +191,8 @@ class Broker(AsyncLife):
         self._http.serve(self._tasks)
 
     async def _stop(self) -> None:
-        """Ends within seconds, whatever other machines do. StopError: a step failed, the others were done."""
+        """Ends within seconds, regardless of other machines. StopError: a step failed, the others were
+        done."""
         self._serving = False
         self.gate.close(STOPPING, "the broker is stopping")
         steps = StopSteps("mqbroker")
@@ -224,8 +225,8 @@ class Broker(AsyncLife):
         await close_store(self.store, is_trusted=not self.disk_fault.text and WRITERS.isdisjoint(failed))
 
     async def leave(self) -> None:
-        """Before a planned stop: hands the mastership over, if this broker has it, and serves clients with
-        the old route until they have read the new one. Bounded (planned_stop.py)."""
+        """Before a planned stop: hands over the mastership, if this broker has it, and serves clients that
+        use the old route until they have read the new one. Bounded (planned_stop.py)."""
         if self.controlled is not None and self._serving:
             await self.controlled.leave()
 
@@ -323,7 +324,7 @@ class Broker(AsyncLife):
     # -- the parts ---------------------------------------------------------------------------------------
 
     def _make_connections(self) -> None:
-        """What clients connect to, and what connects to name servers, controllers and the master."""
+        """The listeners for clients, and the connections to name servers, controllers and the master."""
         config, process = self.config, self.process
         self.audit = make_audit(config, "mqbroker")
         self.listeners = Listeners(
@@ -352,7 +353,7 @@ class Broker(AsyncLife):
         )
 
     def _make_storage(self) -> None:
-        """What a send passes (gate, pending replies), the store, and the metadata."""
+        """The parts that a send passes (gate, pending replies), the store, and the metadata."""
         config = self.config
         self.gate = make_gate(config)
         self.pending = PendingReplies(self.gate, replicas=config.waits_for_replicas, disk=config.sync_flush)
@@ -368,7 +369,8 @@ class Broker(AsyncLife):
         self.users = BrokerUsers(self.metadata)
         self.security = ProgramSecurity(config, self.users, cluster_name=config.broker_cluster_name)
         if config.has_members:
-            # Without, nobody can tell a controller from others, and this broker chose its peers itself.
+            # Without authentication, a controller cannot be identified, and this broker chose its peers
+            # itself.
             self._pushed.access = self.security.access
         self.metadata.first_users = first_users(config)
         self.disk_fault = DiskFault(self.store, self.gate, self.pending, on_fault=self._disk_failed)
@@ -475,8 +477,8 @@ class Broker(AsyncLife):
         return await self.replication.forward_to_master(operation, header, body)
 
     def _held_offset(self) -> int:
-        """Connected replicas and the backup in progress have everything below it, and no timer that is not
-        delivered is there."""
+        """Connected replicas and the backup in progress have everything below it, and every timer below it is
+        delivered."""
         links = self.replication.ha.links.values() if self.replication is not None else ()
         acked = min((link.ack_offset for link in links if link.position >= 0), default=sys.maxsize)
         return min(acked, self.backups.held_offset, self.services.timers.held_offset)
@@ -486,7 +488,7 @@ class Broker(AsyncLife):
         return Epochs() if self.controlled is None else self.controlled.ha.log_epochs.now
 
     async def _other_replicas(self) -> list[str]:
-        """Where damaged ranges of the log are healed from: the master first."""
+        """The sources from which damaged ranges of the log are healed: the master first."""
         if self.controlled is not None:
             return await self.controlled.replicas()
         if self.plain is None:
@@ -514,9 +516,9 @@ class Broker(AsyncLife):
     # -- changes of the settings -------------------------------------------------------------------------
 
     def _settings_changed(self) -> None:
-        """The configuration has new values (25): the parts that keep some of them get them here. Parts that
-        read the configuration each time need nothing. Messages are held back before HA confirms by the new
-        rules, and the disk is asked last."""
+        """The configuration has new values (25): the parts that keep a copy get them here. Parts that read
+        the configuration each time need no call. Messages are held back before HA confirms by the new rules,
+        and the disk is asked last."""
         config, routes = self.config, self._routes
         self.handlers.configure(config)
         self.commit.is_on = config.sync_flush
@@ -540,7 +542,7 @@ class Broker(AsyncLife):
             self._stand_alone.appended()
         self.commit.want()
 
-    # -- what the start makes ----------------------------------------------------------------------------
+    # -- parts that the start makes ----------------------------------------------------------------------
 
     @property
     def handlers(self) -> BrokerHandlers:
@@ -566,13 +568,13 @@ class Broker(AsyncLife):
 
     @property
     def address(self) -> str:
-        """host:port that clients are told, after the start."""
+        """host:port that is announced to clients, after the start."""
         return self.listeners.address
 
     # -- for programs and tests --------------------------------------------------------------------------
 
     def metric_sources(self) -> MetricSources:
-        """Returns what the metrics are read from, after the start."""
+        """Returns the sources of the metrics, after the start."""
         services = self.services
         return MetricSources(
             config=self.config,

@@ -39,7 +39,7 @@ class OffsetAndTopicHandlers:
         table.bind(GET_ALL_TOPIC_CONFIG, self.get_all_topic_config)
 
     async def get_max_offset(self, header: QueueRequest, call: Call) -> OffsetResponse:
-        """Answers the end of what a consumer can see; 0 for a queue without messages."""
+        """Returns the end of the messages visible to consumers (30); 0 for a queue without messages."""
         return OffsetResponse(offset=self._context.store.max_queue_offset(header.topic, header.queue_id))
 
     async def get_min_offset(self, header: QueueRequest, call: Call) -> OffsetResponse:
@@ -72,7 +72,7 @@ class BrokerHandlers:
         self.query = QueryHandlers(context)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Takes over settings that were changed while the broker runs."""
+        """Applies settings that were changed while the broker runs."""
         context = self._context
         context.message_bytes_max, context.flush_timeout_ms = (
             config.max_message_size,
@@ -89,12 +89,12 @@ class BrokerHandlers:
 
     @property
     def refusal(self) -> str:
-        """The remark with which all sends are refused now; empty: they are taken."""
+        """The remark with which all sends are refused now; empty: they are accepted."""
         refused = self._context.gate.refuse_all()
         return "" if refused is None else refused.remark
 
     def expire(self, now_ms: int) -> None:
-        """Answers waiting pulls and replies whose time is over."""
+        """Answers waiting pulls and replies whose timeout has passed."""
         self.pull.expire(now_ms)
         context = self._context
         context.pending.expire(now_ms, context.replication_timeout_ms, context.flush_timeout_ms)

@@ -41,7 +41,7 @@ class BrokerHttp:
         sources: Callable[[], MetricSources],
         audit: AuditLog | None,
     ) -> None:
-        """table: of the broker. host, listen_port: what clients are told."""
+        """table: of the broker. host, listen_port: as announced to clients."""
         self._config, self._table, self._process, self._status = config, table, process, status
         self._services, self._settings, self._sources, self._audit = services, settings, sources, audit
         self._address = f"{host}:{listen_port}"

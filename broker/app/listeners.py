@@ -26,7 +26,7 @@ class Listeners:
         limits: PeerLimits,
         tls: ServerTls,
     ) -> None:
-        """host: what clients are told. on_closed(connection id). write_buffers, limits: of all
+        """host: as announced to clients. on_closed(connection id). write_buffers, limits: of all
         connections together."""
         self._config, self._host = config, host
         self._on_closed, self._limits, self._tls = on_closed, limits, tls
@@ -36,7 +36,7 @@ class Listeners:
         self._port: int | None = None
 
     async def start(self, table: OperationTable) -> None:
-        """ConfigError: a port that the configuration asks for cannot be had."""
+        """ConfigError: a configured port is not available."""
         config = self._config
         server = TcpServer(
             table,
@@ -66,7 +66,7 @@ class Listeners:
 
     @property
     def is_listening(self) -> bool:
-        """Has the broker an address? It keeps it when the ports are closed."""
+        """Whether the broker has an address. It keeps its address when the ports are closed."""
         return self._port is not None
 
     @property
@@ -77,7 +77,7 @@ class Listeners:
 
     @property
     def address(self) -> str:
-        """host:port that clients are told."""
+        """host:port that is announced to clients."""
         return f"{self._host}:{self.port}"
 
     @property

@@ -1,7 +1,7 @@
 """RocketMQ's master/slave mode without controllers: connects the replication of broker/plain_ha with the rest
 of the broker.
 
-The configuration gives the role for good: there is no fail-over, and a slave never takes a message. A slave
+The configuration fixes the role: there is no fail-over, and a slave never accepts a message. A slave
 learns its master from the answers of the name servers to its registrations, or from haMasterAddress, and
 copies messages from the HA port and metadata from the broker port.
 """
@@ -81,7 +81,7 @@ class PlainReplication:
             unverified_peer=self.slave_sync.unverified_peer,
         )
         self._master: str | None = None
-        """Address of the master's broker port, as name servers last said it; None: not yet, or not a
+        """Address of the master's broker port, as last reported by name servers; None: not yet, or not a
         slave."""
         self._named_ha = ""
         self._followed = ("", "")
@@ -100,7 +100,7 @@ class PlainReplication:
             ) from error
 
     def recover(self, between: Between = nothing) -> None:
-        """Prepares a store that was just loaded for its role; any thread. Nothing of it is long."""
+        """Prepares a store that was just loaded for its role; any thread. Quick."""
         if not self.is_slave:
             self._parts.store.become_master()
 
@@ -129,7 +129,7 @@ class PlainReplication:
             tasks.start("metadata of the master", self.slave_sync.run)
 
     def configure(self) -> None:
-        """Takes changed settings over."""
+        """Applies changed settings."""
         self.ha.configure(ha_settings(self._config), self._config.copy_rules)
         self._in_sync_changed(self.ha.in_sync_count)
 
@@ -161,8 +161,8 @@ class PlainReplication:
     # -- a slave -----------------------------------------------------------------------------------------
 
     def registered(self, answer: RegisterBrokerResponse) -> None:
-        """Takes the answer of a name server to a registration. While the slave is linked, another answer
-        changes nothing: it may be that of a name server that has not heard of a restart."""
+        """Handles the answer of a name server to a registration. While the slave is linked, a different
+        answer changes nothing: that name server may not know of a restart yet."""
         if not self.is_slave or not answer.master_addr or self.ha.is_connected:
             return
         named = (answer.master_addr, answer.ha_server_addr or "")
@@ -201,7 +201,7 @@ class PlainReplication:
         self.ha.follow(address, broker_id=broker_id, check_log=self._check.check)
 
     def _tell_gate(self) -> None:
-        """Sends are refused for good, with the master's address as the remark."""
+        """All sends are refused permanently, with the master's address as the remark."""
         master = self._master or "a master that is not known yet"
         self._parts.gate.close(ROLE, f"this broker is slave of {master}")
 
@@ -243,8 +243,8 @@ class PlainReplication:
 
 
 def _security(config: BrokerConfig, audit: Audit | None) -> HaSecurity:
-    """Returns who may replicate. Where clients must prove who they are, a slave must, too, unless its address
-    is in haPlainSlaves or haAuthenticationRequired=false: the HA port has all messages."""
+    """Returns who may replicate. If clients must authenticate, a slave must, too, unless its address is in
+    haPlainSlaves or haAuthenticationRequired=false: the HA port serves all messages."""
     found = ha_security(config, audit)
     checks_clients = config.authentication_enabled or config.acl_enable
     if checks_clients and config.ha_authentication_required is None and not found.required:

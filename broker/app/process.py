@@ -1,5 +1,4 @@
-"""ProcessParts: what the brokers of one process share. A broker that is alone in its process has them all to
-itself.
+"""ProcessParts: what the brokers of one process share. The only broker of a process does not share them.
 """
 
 import msgspec

@@ -100,7 +100,7 @@ async def serve(
     leave: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     """Runs until SIGTERM, SIGINT or SIGHUP, which also ends a start, within give_up_s: after a crash it can
-    be long. leave(): hands over before the stop; a second signal ends the wait for it."""
+    take long. leave(): hands over before the stop; a second signal ends the wait for it."""
     stop, stop_now = program.stop_events(2)
     async with AsyncExitStack() as stack:
         if not await program.started(stack.enter_async_context(life), stop, give_up_s):
@@ -125,8 +125,8 @@ async def _serve(broker: Broker) -> None:
 
 
 def own_log(config: BrokerConfig) -> AbstractContextManager[object]:
-    """With isolateLogEnable, the lines of the block are also in the files of this broker, as RocketMQ names
-    their directory."""
+    """With isolateLogEnable, the log lines of the block also go to the files of this broker, in the directory
+    that RocketMQ uses."""
     if not config.isolate_log_enable:
         return nullcontext()
     name = f"{config.broker_name}_{config.broker_id}"

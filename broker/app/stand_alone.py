@@ -1,4 +1,4 @@
-"""A broker without controllers and slaves: it is master for good, and nobody copies from it."""
+"""A broker without controllers and slaves: it is always master, and no replica copies from it."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ DISPATCH_RECORDS = 128
 
 
 class StandAlone:
-    """What ControllerMode is to a replica: serves as master, and moves confirmOffset."""
+    """The counterpart of ControllerMode: serves as master, and moves confirmOffset."""
 
     def __init__(self, parts: ReplicationParts) -> None:
         self._gate, self._store, self._commit = parts.gate, parts.store, parts.commit
@@ -19,7 +19,7 @@ class StandAlone:
 
     def recover(self, between: Between = nothing) -> None:
         """Makes all messages of a store that was just loaded visible; any thread. With SYNC_FLUSH, serve()
-        does it, after a flush."""
+        makes them visible, after a flush."""
         self._store.become_master()
         if not self._commit.is_on:
             self._store.set_confirm_offset(self._store.commit_log.max_offset)
@@ -27,7 +27,7 @@ class StandAlone:
                 between()
 
     async def serve(self) -> None:
-        """Takes messages when it returns. Called once, after recover()."""
+        """The broker accepts messages when it returns. Called once, after recover()."""
         self.appended()
         is_behind = True
         while is_behind:

@@ -1,7 +1,7 @@
-"""What refuses a start, found out before anything is opened for writing: ports that are taken, an identity of
-another broker, files that do not parse or do not fit, a disk without room, missing permissions.
+"""Checks that can refuse a start, before anything is opened for writing: ports in use, an identity of another
+broker, files that do not parse or do not fit, a full disk, missing permissions.
 
-A start that is refused here has changed nothing. `keelmq doctor` asks the same functions.
+A start that is refused here has changed nothing. `keelmq doctor` calls the same functions.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 async def check_ports(config: BrokerConfig, own_host: str) -> None:
-    """Raises ConfigError if a port of the configuration cannot be listened on now. own_host: what clients are
-    told."""
+    """Raises ConfigError if a port of the configuration cannot be listened on now. own_host: as announced to
+    clients."""
     for key, host, port in _fixed_ports(config, own_host):
         try:
             server = await asyncio.get_running_loop().create_server(
@@ -57,8 +57,9 @@ def _fixed_ports(config: BrokerConfig, own_host: str) -> Iterator[tuple[str, str
 
 
 def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
-    """Loads the metadata, and reads what else a start needs beside the store, whose load() checks the rest in
-    the same way. Raises BrokerMetaError, StoreError; ConfigError: a file or directory cannot be used."""
+    """Loads the metadata, and reads the other files that a start needs except the store, whose load() checks
+    the rest in the same way. Raises BrokerMetaError, StoreError; ConfigError: a file or directory cannot be
+    used."""
     try:
         check_directory(config.store_path_root_dir)
         MetaFiles(
@@ -77,8 +78,8 @@ def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
 def load_store(
     config: BrokerConfig, store: MessageStore, between: Between, recover: Callable[[Between], None] | None
 ) -> None:
-    """Loads the store. recover(between): prepares it for its role. A store that cannot be loaded is not kept
-    open and locked: a container tries again. Raises StoreError, ConfigError."""
+    """Loads the store. recover(between): prepares it for its role. A store that cannot be loaded is closed
+    and unlocked: a container tries again. Raises StoreError, ConfigError."""
     try:
         store.load(between)
         if recover is not None:
@@ -107,7 +108,7 @@ def start_refusal(config: BrokerConfig) -> str | None:
 
 
 def _nobody() -> None:
-    """No name server has to hear of it."""
+    """No name server must be informed."""
 
 
 def _no_queue(topic: str, queue_id: int) -> None:
@@ -132,11 +133,11 @@ def _read_epochs(path: Path) -> None:
     try:
         EpochFile(path).load()
     except EpochFileError:
-        return  # such a broker starts, and says so: operators look into it with mqadmin
+        return  # such a broker starts and reports it: operators inspect it with mqadmin
 
 
 def unusable(config: BrokerConfig, error: OSError) -> ConfigError:
-    """Returns what the start says about a file or directory that it cannot use."""
+    """Returns the start's message about a file or directory that it cannot use."""
     where, why = error.filename or config.store_path_root_dir, error.strerror or str(error)
     if isinstance(error, FileExistsError | NotADirectoryError):
         why = "not a directory"

@@ -1,4 +1,4 @@
-"""What a broker tells about itself: addresses, role, readiness, faults. Read-only: it never changes a
+"""The status of a broker: addresses, role, readiness, faults. Read-only: it never changes a
 part."""
 
 import os
@@ -34,10 +34,10 @@ from keelmq.remoting.operations.route import UnregisterBrokerRequest
 from keelmq.runtime.tasks import TaskSet
 
 TOLD_TO_TOOLS: Final = {"filterServerNums": "0", "traceOn": "true"}
-"""What RocketMQ's mqadmin exportConfigs expects of every broker, beside keys of ours: it ends with a
-NullPointerException without one of them."""
+"""Keys that RocketMQ's mqadmin exportConfigs requires of every broker, in addition to ours: if one is
+missing, it ends with a NullPointerException."""
 UNREGISTERED_BYTES = 256 * 1024
-"""Of topics that may be created until the next registration knows the size of the table again."""
+"""Margin for topics that are created before the next registration measures the size of the table again."""
 
 
 class BrokerStatus:
@@ -61,9 +61,9 @@ class BrokerStatus:
         refusal: Callable[[], str],
         no_room: Callable[[], str],
     ) -> None:
-        """host: what clients are told. http_address: None without an HTTP port. controlled: None without
+        """host: as announced to clients. http_address: None without an HTTP port. controlled: None without
         controller mode. plain: None without slaves, and in controller mode. is_serving: started and not
-        stopping. refusal: why sends are refused; empty: they are not. no_room: why the disk takes no
+        stopping. refusal: why sends are refused; empty: they are not. no_room: why the disk accepts no
         messages; empty: it does."""
         self._config, self._host, self._listeners = config, host, listeners
         self._http_address = http_address
@@ -76,12 +76,12 @@ class BrokerStatus:
 
     @property
     def address(self) -> str:
-        """host:port that clients are told."""
+        """host:port that is announced to clients."""
         return self._listeners.address
 
     @property
     def ha_address(self) -> str:
-        """host:port that slaves are told; empty: no slave can connect here."""
+        """host:port that is announced to slaves; empty: no slave can connect here."""
         port = self._ha_port
         return f"{self._config.broker_ip2 or self._host}:{port}" if port else ""
 
@@ -102,9 +102,9 @@ class BrokerStatus:
         return ", ".join(filter(None, (where, mode, http_text)))
 
     def detected_settings(self) -> Mapping[str, str]:
-        """Returns the keys whose value in force was detected or chosen, not configured, and those that are no
-        settings of ours, but that RocketMQ's tools read (26). clientCallbackExecutorThreads: as many as this
-        process has CPUs; exportMetrics calls it cpuNum."""
+        """Returns the keys whose current value was detected or chosen, not configured, and those that
+        RocketMQ's tools read but that are no settings here (26). clientCallbackExecutorThreads: as many as
+        this process has CPUs; exportMetrics calls it cpuNum."""
         detected = TOLD_TO_TOOLS | {
             "brokerId": str(self.registered_id),
             "brokerIP1": self._host,
@@ -153,7 +153,7 @@ class BrokerStatus:
         return 0 if self._controlled is None else self._controlled.role.epoch
 
     def ha_info(self) -> ExchangeHaInfo:
-        """Returns the answer to 906: of a master where it is copied from, of a slave nothing."""
+        """Returns the answer to 906: the HA address of a master; nothing on a slave."""
         if self.role_name != "master":
             return ExchangeHaInfo()
         return ExchangeHaInfo(
@@ -163,7 +163,7 @@ class BrokerStatus:
         )
 
     def ha_status(self) -> HaRuntimeInfo | None:
-        """Returns the answer to 907; None: this broker neither serves slaves nor is one."""
+        """Returns the answer to 907; None: this broker has no slaves and is not one."""
         if self._controlled is not None:
             return runtime_info(self._controlled.ha)
         return None if self._plain is None else plain_runtime_info(self._plain.ha)
@@ -172,12 +172,12 @@ class BrokerStatus:
 
     @property
     def registers(self) -> bool:
-        """Is there a role to announce, and no change of it under way?"""
+        """Whether there is a role to announce, and no role change in progress."""
         return self._controlled is None or self._controlled.has_settled_role
 
     async def registrations(self) -> Registrations | None:
-        """Returns what the name servers are told now; None: nothing. Waits only if the topic table is large
-        and has changed."""
+        """Returns the registration for the name servers; None: nothing to announce. Waits only if the topic
+        table is large and has changed."""
         config = self._config
         while self.registers:
             broker = self._registered()
@@ -194,7 +194,7 @@ class BrokerStatus:
         return None
 
     def unregistrable(self) -> str:
-        """Returns why the name servers could not take one topic more; empty: they could. Topics that were
+        """Returns why the name servers could not accept another topic; empty: they could. Topics that were
         created since the last registration are within the margin."""
         problem, topics = self._routes.no_split, self._metadata.topics.encoder.last
         if not problem or topics is None or fits_one_request(topics, more_bytes=UNREGISTERED_BYTES):
@@ -231,7 +231,7 @@ class BrokerStatus:
 
     @property
     def readiness(self) -> BrokerReadiness:
-        """The facts that readiness is decided by (core/readiness.py)."""
+        """The input of the readiness decision (core/readiness.py)."""
         controlled, store, replication = self._controlled, self._store, self._controlled or self._plain
         return BrokerReadiness(
             serving=self._is_serving(),

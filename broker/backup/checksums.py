@@ -1,5 +1,5 @@
-"""Checksums of the log and of the queues, with which replicas are compared while they serve, and the check of
-single records, which tells which one of two replicas that differ is damaged.
+"""Checksums of the log and of the queues, to compare replicas while they serve, and the check of single
+records, which determines which of two differing replicas is damaged.
 
 The log is read in a thread (store/log_checksums.py). Queues are small, and are read on the event loop in
 short slices.
@@ -163,7 +163,7 @@ class StoreChecksums:
         crc, cut_count = 0, self._store.cutter.cut_count
         while low < high:
             if self._store.cutter.cut_count != cut_count or low < queue.min_offset:
-                return 0  # cut, or deleted by retention: the log is not what it was, and verify looks again
+                return 0  # cut, or deleted by retention: the log has changed, and verify checks again
             view = queue.raw(low, min(high - low, UNITS_AT_ONCE))
             crc = zlib.crc32(view, crc)
             low += len(view) // queue.unit_bytes
@@ -197,7 +197,7 @@ def search_damage(
 
     data: the log from offset `base` on, within one file; it should go on behind `end` for the longest record.
     is_boundary: a record begins at `base`."""
-    # Boundaries are found by BODYCRC, which is enough for that; records_of() says which records are sound.
+    # BODYCRC is enough to find boundaries; records_of() decides which records are sound.
     assert base <= start < end <= base + len(data)
     view = memoryview(data)
     at = last_good(view, start - base, base)

@@ -1,5 +1,5 @@
-"""Handlers of backups of the store (29041 to 29043), and of what compares replicas (29044 to
-29046, 29049)."""
+"""Handlers of backups of the store (29041 to 29043), and of the comparison of replicas (29044 to 29046,
+29049)."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -75,7 +75,7 @@ class StoreCopyHandlers:
         return Reply(body=_told(progress))
 
     async def get_backup(self, header: Empty, call: Call) -> Reply:
-        """Returns how far the backup is, or how the last one has ended (29042)."""
+        """Returns the progress of the backup, or the outcome of the last one (29042)."""
         return Reply(body=_told(self._backups.progress))
 
     async def cancel_backup(self, header: Empty, call: Call) -> Reply:

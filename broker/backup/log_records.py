@@ -1,5 +1,5 @@
-"""Where the messages are in the bytes of a file of the CommitLog, and which bytes of the log the entries of a
-ConsumeQueue name, for tools that read files. Opens none."""
+"""Positions of the messages in the bytes of a CommitLog file, and the bytes of the log to which the entries
+of a ConsumeQueue point, for tools that read files. Opens no file."""
 
 from collections.abc import Iterator
 

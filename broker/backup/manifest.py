@@ -1,4 +1,5 @@
-"""manifest.json: what a backup of a store has, with a checksum of each file and one of the manifest itself.
+"""manifest.json: the contents of a backup of a store, with a checksum of each file and one of the manifest
+itself.
 
 The backup is a directory. Its log/ has the CommitLog's files up to endOffset, the last one cut there;
 config/ has the metadata with their journals; identity/ has .broker.meta. ConsumeQueues and index are not in
@@ -23,12 +24,12 @@ PARTIAL_SUFFIX: Final = ".partial"
 
 
 class BackupError(Exception):
-    """The backup or the restore cannot be done. The text says why, and what to do."""
+    """The backup or the restore is not possible. The text gives the reason and the remedy."""
 
 
 def check_apart(source: Path, target: Path) -> None:
-    """Raises BackupError: one of the two directories is in the other one. The copy would be part of what is
-    copied, and would be deleted with it."""
+    """Raises BackupError: one of the two directories is inside the other one. The copy would be part of its
+    source, and would be deleted with it."""
     real_source, real_target = source.resolve(), target.resolve()
     if real_target.is_relative_to(real_source):
         raise BackupError(f"{target} is in {source}: choose a directory outside it")
@@ -47,7 +48,7 @@ class FileEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """taken_ms: ms since 1970. broker_id: None if the broker had none. The log is [min_offset, end_offset);
     records that end above confirm_offset are not known to be on other replicas. epochs: (masterEpoch, start
-    offset), ascending. The file sizes are those that the store was written with."""
+    offset), ascending. The file sizes are those with which the store was written."""
 
     cluster_name: str
     broker_name: str

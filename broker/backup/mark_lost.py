@@ -1,12 +1,12 @@
 """Marks damaged ranges of a stopped broker's log as lost, so that consumers and replicas pass them.
 
-The bytes are replaced by records that stand for lost ones (broker/message/lost_record.py), and the entries of
-ConsumeQueues that point at them by fillers. The damaged bytes are kept in a directory beside the log. A mark
-is made through the journal of a healing: one that was interrupted is finished by the broker's next start. The
-other replicas get the mark as they get any record, by healing.
+The bytes are replaced by lost records (broker/message/lost_record.py), and the entries of ConsumeQueues that
+point at them by fillers. The damaged bytes are kept in a directory beside the log. A mark is made through the
+journal of a healing: one that was interrupted is finished by the broker's next start. The other replicas get
+the mark by healing, like any record.
 
 Only a range that fails its checksums can be marked, and only in front of what was confirmed: a damaged end of
-the log is cut off by a start. Whether another replica has the messages is not looked at here.
+the log is cut off by a start. Whether another replica has the messages is not checked here.
 """
 
 import os
@@ -44,8 +44,8 @@ class LostMessages(msgspec.Struct, frozen=True):
 
 
 class LostRange(msgspec.Struct):
-    """A damaged range of the log: CommitLog offsets, end exclusive, in one file. queues: what consumers lose,
-    as far as entries of ConsumeQueues show it."""
+    """A damaged range of the log: CommitLog offsets, end exclusive, in one file. queues: the messages that
+    consumers lose, according to the entries of ConsumeQueues."""
 
     start: int
     end: int
@@ -77,7 +77,7 @@ def identity_of(root: Path) -> BrokerMeta | None:
 
 
 def confirmed_offset(root: Path) -> int:
-    """Returns how far the log was confirmed, as the checkpoint says it."""
+    """Returns the offset up to which the log was confirmed, from the checkpoint."""
     return read_checkpoint(root / "checkpoint").confirm_offset
 
 
@@ -114,7 +114,7 @@ def find_damage(store: StoreReport, found: list[LostRange]) -> Iterator[tuple[in
 
 
 def _add_named(store: StoreReport, found: list[LostRange], begin: int, end: int) -> None:
-    """Adds ranges that the broker has named, and that fail a checksum which find_damage() does not check:
+    """Adds ranges that the broker has reported, and that fail a checksum which find_damage() does not check:
     that of a whole record."""
     known = DamagedRanges(store.root)
     known.load()
@@ -166,7 +166,7 @@ def _entries(queue: Path, from_offset: int) -> Iterator[tuple[Path, int, int]]:
 
 
 def mark_lost(store: StoreReport, ranges: list[LostRange]) -> Path:
-    """Marks the ranges, which find_damage() has found. Returns the directory that has the damaged bytes.
+    """Marks the ranges, which find_damage() has found. Returns the directory that contains the damaged bytes.
     Raises RepairError: a broker uses the store, or a range is not one of whole records; OSError: not all of
     them are marked, and it may be repeated."""
     try:
@@ -211,7 +211,7 @@ def _mark(store: StoreReport, lost: LostRange, kept: Path) -> None:
 
 
 class _Damage:
-    """The ranges that the broker has named. close() saves them."""
+    """The ranges that the broker has reported. close() saves them."""
 
     def __init__(self, root: Path) -> None:
         self.ranges = DamagedRanges(root)

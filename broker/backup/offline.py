@@ -21,10 +21,10 @@ def backup_stopped(
     root: Path, target: Path, *, program: str, epoch_path: Path | None = None
 ) -> Iterator[tuple[int, int]]:
     """Writes the backup; yields (bytes copied, bytes of all files) after each step of bounded size. Raises
-    BackupError: the broker runs, or its files are no whole store; OSError. Nothing is left under `target`
-    then.
+    BackupError: the broker runs, or its files are no whole store; OSError. After an error, nothing is left
+    under `target`.
 
-    The log goes up to its last whole record. What of it is not confirmed is in the manifest.
+    The log ends at its last whole record. The manifest records which part is not confirmed.
     """
     check_apart(root, target)
     with _locked(root), ExitStack() as stack:

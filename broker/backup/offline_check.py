@@ -82,9 +82,9 @@ def check_stopped(root: Path, found: StoreCheck, epoch_path: Path | None = None)
 
 
 def missing_parts(report: StoreReport, *, is_running: bool) -> Iterator[tuple[int, str]]:
-    """Yields (offset, what is wrong) where bytes of the log are missing: files that are not there or too
-    short, and an end in front of what was confirmed, since what follows a damaged record seems not to be
-    there. is_running: a broker writes to it, so its end is not known."""
+    """Yields (offset, fault) where bytes of the log are missing: files that are missing or too short, and an
+    end below the confirmed offset, since records behind a damaged one are not found. is_running: a broker
+    writes to the log, so its end is not known."""
     files, size = log_files(report.root), report.file_bytes
     expected = int(files[0].name) if files else 0
     for path in files:
@@ -144,8 +144,8 @@ class _Queues:
         self._queued_offset = 0  # of the newest record with an entry
 
     def holes(self) -> Iterator[str]:
-        """Yields which queues lack entries that no start adds. After an orderly stop, a start adds only what
-        is behind the newest entry of all queues. A queue without a file may be one that was deleted."""
+        """Yields the queues that lack entries that no start adds. After an orderly stop, a start adds only
+        entries behind the newest entry of all queues. A queue without a file may be one that was deleted."""
         for (topic, queue_id), (queue_offset, offset) in self._missing.items():
             if self._was_stopped and offset < self._queued_offset and self._files[topic, queue_id]:
                 name = topic.decode("utf-8", "replace")
@@ -156,7 +156,7 @@ class _Queues:
         self._mapped.cache_clear()
 
     def check(self, topic: bytes, queue_id: int, queue_offset: int, offset: int, size: int) -> str | None:
-        """Returns what is wrong with the entry of this record; None: nothing, or it is not written yet."""
+        """Returns the fault of this record's entry; None: there is none, or the entry is not written yet."""
         name = topic.decode("utf-8", "replace")
         if not is_file_name(name):
             return None
@@ -189,6 +189,6 @@ class _Queues:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    """The file, until nobody refers to the map any more."""
+    """The file, until no reference to the map is left."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,4 +1,4 @@
-"""The files of a stopped broker's ConsumeQueues, as their repair reads and writes them."""
+"""The files of a stopped broker's ConsumeQueues, read and written by their repair."""
 
 import errno
 import mmap
@@ -16,7 +16,7 @@ from broker.store.queue.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES
 from broker.store.queue.consume_queue import FILLER, UNIT, UNIT_BYTES
 
 NEW_SUFFIX: Final = ".repair"
-"""Of a file until it has all of its entries: a broker passes over such names."""
+"""Suffix of a file until it has all of its entries: a broker ignores such names."""
 Unit: TypeAlias = tuple[int, int, int]
 """(log offset, size, tags code)"""
 NOTHING: Final[Unit] = (0, 0, 0)
@@ -25,8 +25,8 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 def known_file_bytes(root: Path) -> int:
-    """Returns the size of the files of ConsumeQueues: the default, or a size that two files or the name of
-    one show, because any file may have been shortened. RepairError: nothing shows it."""
+    """Returns the size of the files of ConsumeQueues: the default, or a size derived from two files or from
+    the name of one, because any file may have been shortened. RepairError: it cannot be derived."""
     files = [path for each in (root / "consumequeue").glob("*/*") for path in listed_files(each)]
     sizes = Counter(path.stat().st_size for path in files)
     largest = max(sizes, default=0)
@@ -122,8 +122,8 @@ class QueueFiles:
                 yield start, entries
 
     def replace(self, start: int, entries: int) -> None:
-        """Begins a file with fillers for the entries that are missing. It takes the place of the other one
-        in finish(): a broker that started before would pass over the fillers' messages."""
+        """Begins a file with fillers for the entries that are missing. It replaces the old file in finish():
+        a broker that started before would skip the fillers' messages."""
         path = self._directory / file_name(start)
         kept = path.read_bytes() if start in self._sizes else b""
         kept = kept[: len(kept) // UNIT_BYTES * UNIT_BYTES]
@@ -152,8 +152,9 @@ class QueueFiles:
 
 
 def other_sizes(directory: Path, kind: FileKind) -> bool:
-    """Returns whether a queue has files that were made with another size. One that is shorter than the others
-    has lost its end, and that is no reason; one that begins in the middle of an entry is of no queue."""
+    """Returns whether a queue has files that were made with another size. A file that is shorter than the
+    others has lost its end and does not count; one that begins in the middle of an entry belongs to no
+    queue."""
     files, size = kind.used(sized_files(directory)), kind.file_bytes
     if any(file.start % kind.unit_bytes for file in files):
         return False
@@ -225,7 +226,7 @@ def _write_part(path: Path, files: list[SizedFile], start: int, file_bytes: int)
 
 
 def remove_new(root: Path) -> None:
-    """Deletes the new files that a repair has left which was killed."""
+    """Deletes the new files that a killed repair has left."""
     for queues in ("consumequeue", "batchconsumequeue"):
         for path in (root / queues).glob(f"*/*/*{NEW_SUFFIX}"):
             path.unlink()
@@ -243,7 +244,7 @@ def newest_batches(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def mapped(path: Path) -> mmap.mmap:
-    """The file, until nobody refers to the map any more."""
+    """The file, until no reference to the map is left."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -260,7 +261,7 @@ def is_zero(path: Path, position: int) -> bool:
 
 def write(path: Path, position: int, data: bytes) -> None:
     """Writes in the middle of a file. Raises OSError: it is not written, or only in part."""
-    # Not through a map: to write to a hole of a sparse file on a full disk would be a SIGBUS.
+    # Not through a map: writing to a hole of a sparse file on a full disk would raise SIGBUS.
     descriptor = os.open(path, os.O_RDWR)
     try:
         if os.pwrite(descriptor, data, position) != len(data):

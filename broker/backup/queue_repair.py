@@ -1,23 +1,23 @@
 """Repairs ConsumeQueues of a stopped broker in place, entry by entry, from the records of its log.
 
-Only an entry that is proved wrong is written: none is there, or it points to no whole record of its queue and
-number. Right entries stay as they are, and the log is only read, so nothing that a consumer could read before
-is lost, and no number is given anew.
+Only an entry that is proved wrong is written: it is missing, or points to no whole record of its queue and
+number. Correct entries stay, and the log is only read, so consumers lose no message that they could read
+before, and no number is assigned twice.
 
-- The newest record of a queue says where the queue ends. Older ones with higher numbers are of a topic that
-  was deleted and made again, and get no entry. Of two records with one number the newer one gets it, unless
-  the entry of the older one is there and right.
+- The newest record of a queue says where the queue ends. Older ones with higher numbers belong to a topic
+that was deleted and created again, and get no entry. Of two records with one number the newer one gets it,
+unless the entry of the older one exists and is correct.
 - Records that are not confirmed are left to the next start, unless they or later ones have their entries.
 - Entries behind the end of a queue, which no record explains, are emptied: a start would count them.
-- The log must be whole, since the records tell everything. A log with a damaged record is refused.
-- A queue without any file may have been deleted: it stays so, and is told. With an empty file it gets all of
-  its entries. One whose numbers go back, with right entries of both, is left alone.
-- Files that are missing or too short are replaced. Where no record of the log says what they had, they get
-  fillers, over which consumers pass.
+- The log must be whole, since the records are the only source. A log with a damaged record is refused.
+- A queue without any file may have been deleted: it is only reported. With an empty file it gets all of its
+entries. A queue whose numbers go back, with correct entries for both, is not changed.
+- Files that are missing or too short are replaced. Entries without a record in the log become fillers, which
+consumers skip.
 
-Before that, queues whose files have another size get the same entries in files of the size asked for.
+Before that, queues whose files have another size get the same entries in files of the requested size.
 
-The entries of queues of batches (queue.type=BatchCQ) are not looked at. SCHEDULE_TOPIC_XXXX gets delivery
+The entries of queues of batches (queue.type=BatchCQ) are not checked. SCHEDULE_TOPIC_XXXX gets delivery
 times by RocketMQ's default messageDelayLevel.
 """
 
@@ -74,8 +74,8 @@ class Place(NamedTuple):
 
 
 class Repaired(msgspec.Struct):
-    """What was found, and written if that was asked for. entries: by queue. files: missing or too short
-    ones. resized: queues whose files have another size; without writing, nothing else is looked for. left:
+    """The result: what was found, and written if requested. entries: by queue. files: missing or too short
+    ones. resized: queues whose files have another size; without writing, nothing else is checked. left:
     queues that cannot be repaired, and why. without_file: queues that have records and no file, and the file
     of their first record."""
 
@@ -113,7 +113,7 @@ def repair_queues(
     batch_file_bytes: int | None = None,
 ) -> Iterator[tuple[int, int]]:
     """Fills `found`; yields (bytes of the log read, bytes to read) now and then. writes False: changes
-    nothing. file_bytes: mappedFileSizeConsumeQueue; None: as the files say. batch_file_bytes:
+    nothing. file_bytes: mappedFileSizeConsumeQueue; None: derived from the files. batch_file_bytes:
     mapperFileSizeBatchConsumeQueue; None: queues of batches stay as they are. Raises RepairError: a broker
     uses the store, or the size of its files is not known; OSError: also if the disk is full, and then a
     second call goes on."""
@@ -168,7 +168,7 @@ class _Repair:
         self._done: dict[Path, bytearray] = {}  # a bit for each entry that was written, or would be
 
     def run(self) -> Iterator[tuple[int, int]]:
-        """Reads the log twice: where do the queues end, and which entries are wrong?"""
+        """Reads the log twice: to find the ends of the queues, then the wrong entries."""
         ends = [
             offset + size for offset, size in newest_batches(self._store.root) if self._parsed(offset, size)
         ]
@@ -299,8 +299,8 @@ class _Repair:
                 self._replace(place, number, bytes(UNIT_BYTES))
 
     def _fill_gaps(self, place: Place, first: int) -> None:
-        """A start may end the queue at an empty entry, and no consumer gets beyond it, though no record says
-        what it was."""
+        """Even without a record for it, an empty entry must be filled: a start may end the queue there, and
+        no consumer gets beyond it."""
         if place in self._last:
             for number, _ in self._files(place).gaps(first, self._last[place]):
                 self._replace(place, number, FILLER)
@@ -320,7 +320,7 @@ class _Repair:
 
     def _is_of_another(self, unit: Unit, place: Place, number: int, *, is_any_topic: bool = False) -> bool:
         """Whether the entry points to a whole record of this queue and number, or to one that has an entry in
-        this queue besides its own. is_any_topic: no checksum covers the topic, so it may be what is wrong."""
+        this queue besides its own. is_any_topic: no checksum covers the topic, so the topic may be wrong."""
         parsed = self._parsed(*unit[:2])
         if parsed is None:
             return False

@@ -1,8 +1,8 @@
 """Makes the store of a new broker from a backup.
 
 Everything is checked while it is copied. The log gets its name last, so a broker never starts with a part of
-it. A checkpoint and an `abort` file make the first start read the whole log: it checks every record, and
-builds ConsumeQueues and index.
+it. A checkpoint and an `abort` file make the first start read the whole log, check every record, and build
+ConsumeQueues and index.
 """
 
 import hashlib
@@ -41,7 +41,8 @@ def restore_store(
 ) -> Iterator[tuple[int, int]]:
     """Writes the store into an empty or new directory; yields (bytes checked and copied, bytes of all files)
     after each step of bounded size. Raises BackupError: the backup is damaged, the directory is not empty, or
-    a file cannot be read or written; OSError: nothing was begun. A broker finds no messages in what is left.
+    a file cannot be read or written; OSError: nothing was begun. A broker finds no messages in an incomplete
+    store.
 
     with_identity: the broker goes on with the brokerId of the backup. Otherwise it gets a new one.
     """
@@ -137,7 +138,7 @@ def checked_pieces(backup: Path, entry: FileEntry) -> Iterator[bytes]:
 
 
 def _write_ends(root: Path, manifest: Manifest, epoch_path: Path) -> None:
-    """The epochs, and up to where the log is confirmed. `abort`: the first start reads everything."""
+    """The epochs, and the confirmed end of the log. `abort`: the first start reads everything."""
     if manifest.epochs:
         EpochFile(epoch_path).save(Epochs.of(manifest.epochs))
     write_checkpoint(root / "checkpoint", StoreCheckpoint(confirm_offset=manifest.confirm_offset))

@@ -1,10 +1,10 @@
 """Backups of this broker's store while it serves: one at a time, by a thread, in small steps.
 
-What is confirmed at the start is copied. Confirmed records never change, and the log only grows, so the copy
-is consistent without stopping anything. The metadata's files are opened at the same moment: a file that is
-replaced later stays as it was for who has it open, and a journal is read up to its length at that moment.
-Retention keeps the files that are still to be copied, but never longer than it does for a replica: if the
-disk is nearly full, messages go first, and the backup fails.
+Records that are confirmed at the start are copied. They never change, and the log only grows, so the copy is
+consistent without stopping anything. The metadata's files are opened at the same moment: an open file keeps
+its content when it is replaced later, and a journal is read up to its length at that moment. Retention keeps
+the files that are still to be copied, but never longer than it does for a replica: if the disk is nearly
+full, messages have priority, and the backup fails.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class _Moment(msgspec.Struct):
-    """What the backup has, of one moment. small: name, open file, length."""
+    """The contents of the backup at one moment. small: name, open file, length."""
 
     min_offset: int
     end_offset: int
@@ -128,13 +128,13 @@ class StoreBackups:
         self._idle.set()
 
     def cancel(self) -> Progress:
-        """Ends the backup that is in progress, if there is one; soon."""
+        """Requests the end of the backup in progress, if any."""
         self._is_cancelled = True
         self._ending.set()
         return self.progress
 
     async def stopped(self) -> None:
-        """Waits until no backup is in progress, and what an ended one has left is deleted."""
+        """Waits until no backup is in progress, and the files of an aborted one are deleted."""
         await self._idle.wait()
 
     # -- the moment --------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class StoreBackups:
         except asyncio.CancelledError:
             self._ended("failed", "the broker has stopped")
             raise
-        except Exception as error:  # begun again, it would lack the metadata, whose files are closed here
+        except Exception as error:  # a second run would lack the metadata, whose files are closed here
             logger.exception("backup %s", writer.target)
             self._ended("failed", f"internal error: {type(error).__name__}: {error}")
         else:
@@ -301,7 +301,7 @@ class _Pace:
         self._rate, self._due_ms = bytes_per_second, float(now_ms())
 
     def pause_s(self, count: int) -> float:
-        """Returns how long to wait behind a step of `count` bytes. Time that was lost is not caught up."""
+        """Returns how long to wait after a step of `count` bytes. Lost time is not caught up."""
         if not self._rate:
             return 0.0
         now = now_ms()

@@ -40,7 +40,7 @@ class BackupWriter:
             raise BackupError(
                 f"{self.target} exists: choose another name; a backup never replaces another one"
             )
-        if self.partial.exists():  # of a process that was killed, unless somebody has it locked
+        if self.partial.exists():  # of a process that was killed, unless a process has it locked
             self._take_lock()
             shutil.rmtree(self.partial)
             self._release()
@@ -102,7 +102,7 @@ class BackupWriter:
         self._release()
 
     def discard(self) -> None:
-        """Deletes what was written. Nothing, if begin() has failed or finish() has succeeded."""
+        """Deletes the written files; does nothing if begin() has failed or finish() has succeeded."""
         if self._owns:
             shutil.rmtree(self.partial, ignore_errors=True)
             self._release()

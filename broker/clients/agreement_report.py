@@ -1,4 +1,4 @@
-"""What the runtime information (28) has about consumer groups, for `keelmq status`: bounded texts."""
+"""Bounded texts about consumer groups in the runtime information (28), for `keelmq status`."""
 
 from collections.abc import Mapping
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Turns bodies of clients' requests into what the registry and the locks keep, and that into answers."""
+"""Converts bodies of clients' requests into entries of the registry and the locks, and these into answers."""
 
 import logging
 from collections.abc import Iterable
@@ -24,14 +24,15 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 _illegal = RateLimitedLogger(logging.getLogger(__name__))
 
 NAME_CHARS_MAX: Final = 512
-"""Of a producer group; RocketMQ's clients allow 255. Nobody creates these groups, so nothing else checks
-it."""
+"""Length of a producer group's name; RocketMQ's clients allow 255. Producer groups are not created, so no
+other code checks it."""
 CLIENT_ID_CHARS_MAX: Final = 1_024
-"""RocketMQ's clients make it of an address, a process id, a time, and names that the application sets."""
+"""RocketMQ's clients compose it from an address, a process id, a time, and names that the application
+sets."""
 LANGUAGE_CHARS_MAX: Final = 16
 EXPRESSION_CHARS_MAX: Final = 524_288
-"""Of all subscriptions in a heartbeat, those of SQL92 counted eightfold. They are parsed in the event loop,
-which takes 0.1 s for as many."""
+"""Of all subscriptions in a heartbeat, those of SQL92 counted eightfold. They are parsed in the event loop;
+at the limit, this takes 0.1 s."""
 
 
 def client_of(data: HeartbeatData, call: Call) -> Client:

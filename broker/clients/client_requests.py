@@ -22,7 +22,7 @@ class ClientRequests:
     async def ask(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         """Returns the answer of the client. command: its opaque is set here.
 
-        Raises CommandError (2) if too many requests wait, UnknownOutcome (207) if there is no answer in time.
+        Raises CommandError (2) if too many requests wait, UnknownOutcome (207) if no answer arrives in time.
         """
         pending: Pending | None = getattr(peer, "pending", None)  # none over HTTP
         if pending is None:

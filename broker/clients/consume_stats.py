@@ -1,5 +1,5 @@
 """Offsets of queues (202) and of the groups that consume them (208, 303, 308, 317); a copy of a group's
-offsets (314); what a deletion would delete (29051, 29052).
+offsets (314); previews of deletions (29051, 29052).
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerOffsetManager.
 """
@@ -231,7 +231,7 @@ class ConsumeStats:
 
     async def clone_offsets(self, header: CloneOffsetRequest, call: Call) -> Reply:
         """Copies the offsets of a group to another one. Answered when replicated. A group that does not exist
-        and is not created by itself (autoCreateSubscriptionGroup) begins there when it is created, as with
+        and is not created automatically (autoCreateSubscriptionGroup) begins there when it is created, as in
         RocketMQ. Raises CommandError for a name that no group can have."""
         metadata = self._metadata
         if not metadata.gate.writable:

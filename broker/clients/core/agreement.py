@@ -1,9 +1,9 @@
 """Agreement: consumer groups whose members subscribe differently, and topics they have all left. Pure.
 
-Clients share out the queues of a topic among all members of their group, also among those that do not
-subscribe to it: nobody consumes what those get. A broker filters with one expression for each topic and
-group, that of the newest heartbeat, so of two expressions each hides messages from the other's members.
-Invariant: a group has no entry unless a member with subscriptions is online.
+Clients distribute the queues of a topic among all members of their group, also among those that do not
+subscribe to it: the queues of such members are not consumed. A broker filters with one expression for each
+topic and group, that of the newest heartbeat, so of two expressions each hides messages from the other's
+members. Invariant: a group has no entry unless a member with subscriptions is online.
 """
 
 from collections import Counter
@@ -35,8 +35,8 @@ class Subscribed(Protocol):
 
 
 class _Group(msgspec.Struct):
-    """prints: connection id -> what its member subscribes to, as a hash. kinds: how often each is there.
-    dropped: topics that were subscribed to since the group is online, and are not in the newest heartbeat."""
+    """prints: connection id -> hash of its member's subscriptions. kinds: how often each hash occurs.
+    dropped: topics with a subscription since the group came online that are not in the newest heartbeat."""
 
     prints: dict[int, int] = msgspec.field(default_factory=dict)
     kinds: Counter[int] = msgspec.field(default_factory=Counter)
@@ -44,7 +44,7 @@ class _Group(msgspec.Struct):
 
 
 class Agreement:
-    """Every call takes as long as one heartbeat has subscriptions, whatever the number of members."""
+    """The cost of a call grows with the subscriptions of one heartbeat, not with the number of members."""
 
     def __init__(self) -> None:
         self.groups: dict[str, _Group] = {}

@@ -12,7 +12,7 @@ LOCKS_MAX: Final = 200_000
 
 
 class Queue(NamedTuple):
-    """A queue of this broker: what name a client has for the broker does not matter."""
+    """A queue of this broker: the broker name that a client uses does not matter."""
 
     topic: str
     queue_id: int

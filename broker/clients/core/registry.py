@@ -4,8 +4,8 @@ A member of a group is a connection: a client that reconnects is a new member, a
 connection does not affect the new one (broker-ops pitfall 7).
 
 Bounded, and shared: memberships belong to a user, or without authentication to an address. When there is no
-room, an owner with less than the average gets it from the one that has most; others are not registered.
-Source: RocketMQ 5.3.3 ConsumerManager, ConsumerGroupInfo, ProducerManager.
+room, an owner below the average gets a place from the largest owner; others are not registered. Source:
+RocketMQ 5.3.3 ConsumerManager, ConsumerGroupInfo, ProducerManager.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ REGISTRATIONS_MAX: Final = 200_000
 SUBSCRIPTIONS_MAX: Final = 1_024
 """Topics of one group."""
 SUBSCRIPTION_CHARS_MAX: Final = 8_388_608
-"""Of all topics and expressions together, those of SQL92 counted eightfold. They take 170 MB at most."""
+"""Of all topics and expressions together, those of SQL92 counted eightfold. They use 170 MB at most."""
 BROADCASTING: Final = "BROADCASTING"
 
 
@@ -171,7 +171,7 @@ class ClientRegistry:
 
     def _count_chars(self, group: ConsumerGroup) -> None:
         """Above the limit the largest groups lose their subscriptions, down to three quarters of it. Their
-        next heartbeat brings them again."""
+        next heartbeat restores them."""
         chars = sum(each.chars for each in group.subscriptions.values())
         self._chars += chars - group.chars
         group.chars = chars
@@ -292,13 +292,13 @@ class ClientRegistry:
         return None if client_id in self._contested else self._producer_ids.get(client_id)
 
     def contest(self, client_id: str) -> None:
-        """Called when two users claim the id of a producer. Nobody can tell whose it is, so what is for it
-        goes to neither until the connection that has it leaves."""
+        """Called when two users claim the id of a producer. The owner cannot be determined, so requests for
+        this producer go to neither until the connection that has it leaves."""
         if client_id in self._producer_ids:
             self._contested.add(client_id)
 
     def user_of_producer(self, client_id: str) -> str:
-        """Returns who signs for this producer; empty: nobody, or it is not online."""
+        """Returns the user that signs for this producer; empty: it does not sign, or is not online."""
         connection_id = self._producer_ids.get(client_id)
         return "" if connection_id is None else self._known[connection_id].user
 
@@ -317,7 +317,7 @@ class ClientRegistry:
         return next((each for each in reversed(members.values()) if each.client_id == client_id), None)
 
     def check_invariants(self) -> None:
-        """Asserts what must hold between any two calls."""
+        """Asserts the invariants, which hold between any two calls."""
         for members in self._each_members():
             assert members, "a group without members"
             assert members.keys() <= self._known.keys(), "a member without a connection"
