@@ -1,5 +1,4 @@
-"""ProcessParts: what the brokers of one process share. The only broker of a process does not share them.
-"""
+"""ProcessParts: what the brokers of one process share. The only broker of a process does not share them."""
 
 import msgspec
 

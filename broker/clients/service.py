@@ -92,7 +92,7 @@ class Clients:
         forward_to_master: ForwardToMaster,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """forward_to_master: for queue locks, which only a master gives. clock: ms, monotonic."""
+        """forward_to_master: for queue locks, which only a master grants. clock: ms, monotonic."""
         self.registry = ClientRegistry()
         self.locks = QueueLocks()
         self._metadata, self._settings, self._clock = metadata, settings, clock
@@ -237,7 +237,8 @@ class Clients:
 
     def find_producer(self, group: str, topic: str) -> Peer | None:
         """Returns an open connection of this producer group, in turn (broker-ops pitfall 6), whose user may
-        send to the topic: producer groups are no resource, so anybody may name any. None: there is none."""
+        send to the topic: producer groups are no resource, so any client may name any group. None: there is
+        none."""
         members = list(self.registry.producers.get(group, {}).values())
         self._turn += 1
         for step in range(len(members)):
@@ -265,7 +266,7 @@ class Clients:
                 self._push(name, [connection_id])
 
     def _push(self, name: str, connection_ids: list[int]) -> None:
-        """Sends 40 on these connections. A connection whose peer does not read closes itself."""
+        """Sends 40 on these connections. A connection whose peer does not read is closed."""
         config = self._metadata.groups.get(name)
         group_allows = config is None or config.notify_consumer_ids_changed_enable
         if not (connection_ids and group_allows and self._settings.notify_consumer_ids_changed_enable):
@@ -318,7 +319,7 @@ class Clients:
     # -- queue locks -------------------------------------------------------------------------------------
 
     async def lock_batch(self, header: Empty, call: Call) -> Reply:
-        """Locks queues for a consumer. Only a master gives locks: with two brokers, a queue could be locked
+        """Locks queues for a consumer. Only a master grants locks: with two brokers, a queue could be locked
         twice. A replica forwards the request, for clients with an old route."""
         body = _body_of(call, LockBatchBody)
         if not self._metadata.gate.writable:
@@ -326,7 +327,7 @@ class Clients:
             if isinstance(outcome, Ok):
                 return Reply(body=outcome.body)
         asked, mine = queues_of(body), set[Queue]()
-        if self._metadata.epoch != self._locks_epoch:  # another master has given locks since
+        if self._metadata.epoch != self._locks_epoch:  # another master has granted locks since
             self.locks.clear()
             self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
@@ -336,8 +337,8 @@ class Clients:
         return Reply(body=LockedQueues(lockOKMQSet=locked))
 
     def _existing(self, group: str, queues: list[Queue]) -> list[Queue]:
-        """Returns the queues that exist, of a group that exists: names that a client invents could take the
-        place of all others."""
+        """Returns the queues that exist, of a group that exists: invented names of a client could displace
+        all others."""
         if self._metadata.groups.get(group) is None:
             return []
         configs = {queue.topic: self._metadata.topics.get(queue.topic) for queue in queues}

@@ -1,7 +1,7 @@
 """BrokerConfig: the keys of RocketMQ that this broker honours, with the purpose and the unit of each.
 
 An unknown key stops the start: a typo must not lead to a default value. Source: RocketMQ 5.3.3 BrokerConfig
-and MessageStoreConfig; where a default differs from RocketMQ's, the description says so.
+and MessageStoreConfig; where a default differs from RocketMQ's, the description states it.
 """
 
 import re
@@ -210,7 +210,8 @@ class BrokerConfig(
     @field_validator("broker_ip1", "broker_ip2")
     @classmethod
     def _host_of_this_machine(cls, host: str) -> str:
-        """Refuses what nobody can connect to: it is announced to clients, slaves and controllers."""
+        """Refuses addresses that cannot be connected to: they are announced to clients, slaves and
+        controllers."""
         if host in ANY_ADDRESS:
             raise ValueError("nothing can connect to it: write this machine's address, or leave it out")
         if _WITH_PORT.fullmatch(host):
@@ -309,13 +310,13 @@ class BrokerConfig(
 
     @property
     def is_plain_slave(self) -> bool:
-        """Whether this broker is a slave without controllers, for good."""
+        """Whether this broker is a permanent slave, without controllers."""
         return not self.enable_controller_mode and self.broker_role == "SLAVE"
 
     @property
     def serves_plain_slaves(self) -> bool:
-        """Whether slaves may copy from this master without controllers. A broker whose file says nothing
-        about replication opens no port for it."""
+        """Whether slaves may copy from this master without controllers. A broker whose file does not mention
+        replication opens no port for it."""
         if self.enable_controller_mode or self.is_plain_slave:
             return False
         return bool({"broker_role", "total_replicas", "ha_listen_port"} & self.model_fields_set)
@@ -353,7 +354,7 @@ class BrokerConfig(
 
     def promise(self) -> str:
         """Returns what is lost, with these settings, when a broker is lost, and at a power cut. The start
-        banner says more."""
+        banner has more details."""
         return f"{rpo(self.durability)}; at a power cut {power_lost(self.durability)}"
 
     def warnings(self) -> list[str]:
@@ -368,7 +369,7 @@ class BrokerConfig(
         return found
 
     def _controlled_warnings(self) -> list[str]:
-        """Returns what warnings() says of keys of controller mode that do not fit together."""
+        """Returns the part of warnings() about inconsistent keys of controller mode."""
         found, timeout_ms = [], self.controller_heart_beat_timeout_mills
         if self.waits_for_replicas and self.ha_max_time_slave_not_catchup >= self.slave_timeout:
             found.append(

@@ -1,4 +1,4 @@
-"""The address at which others reach this broker, where brokerIP1 does not say it."""
+"""The address at which others reach this broker, if brokerIP1 is not set."""
 
 import socket
 from typing import Final
@@ -17,7 +17,7 @@ def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(split_address(peer))
-            except (OSError, ValueError):  # also a name that is none
+            except (OSError, ValueError):  # also for an unknown name
                 continue
             return str(probe.getsockname()[0])
     return LOOPBACK

@@ -1,4 +1,4 @@
-"""LogSettings: whether a broker has log files of its own, and where. A part of BrokerConfig."""
+"""LogSettings: whether a broker has separate log files, and where. A part of BrokerConfig."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from keelmq.runtime.config import Config, home_path
 
 
 class LogSettings(Config):
-    """The log on stderr is there in any case."""
+    """The log on stderr is always written."""
 
     isolate_log_enable: bool = Field(
         False,

@@ -74,4 +74,4 @@ AT_RUN_TIME: Final = frozenset(
         "transactionTimeOut",
     }
 )
-"""The others are read at the start, and a request for them says so."""
+"""The others are read at the start, and a request to change one is refused with that reason."""

@@ -1,6 +1,6 @@
 """StoreSettings: the settings of the index, batch queues, checksums and retention. A part of BrokerConfig.
 
-Ratios outside RocketMQ's bounds are taken as the nearest bound, as RocketMQ does. Source: RocketMQ 5.3.3
+Ratios outside RocketMQ's bounds are replaced by the nearest bound, as in RocketMQ. Source: RocketMQ 5.3.3
 MessageStoreConfig.
 """
 

@@ -3,7 +3,7 @@
     async with ContainerServer(config, given) as server:
 
 opens the container's own port and HTTP port, then starts the brokers. It raises ConfigError if the container
-itself cannot run; a broker that cannot is quarantined.
+itself cannot run; a broker that cannot run is quarantined.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ PROGRAM = "mqbrokercontainer"
 
 
 class ContainerServer(AsyncLife):
-    """`container` has the brokers, `hosts` run them."""
+    """`container` lists the brokers, `hosts` run them."""
 
     def __init__(self, config: ContainerConfig, given: Given | None = None) -> None:
         self._given = given or Given()
@@ -86,7 +86,7 @@ class ContainerServer(AsyncLife):
         self.process.limits.change(self.config.limits())
 
     def _make_workers(self) -> list[WorkerHost]:
-        """Returns none if the brokers are in this process."""
+        """Returns no processes if the brokers are in this process."""
         count = self.config.container_processes
         return [WorkerHost(Launch(number, self._given)) for number in range(count if count > 1 else 0)]
 
@@ -196,7 +196,7 @@ class ContainerServer(AsyncLife):
         except StopError as error:
             raise StopError("; ".join([*hung, str(error)])) from None
 
-    # -- what it says about itself -----------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------------
 
     @property
     def port(self) -> int:
@@ -229,13 +229,13 @@ class ContainerServer(AsyncLife):
         return ", ".join(filter(None, parts))
 
     def health(self) -> ContainerHealth:
-        """Returns the health of the container. A broker that is not ready has a /readyz of its own, and does
+        """Returns the health of the container. A broker that is not ready has a separate /readyz, and does
         not take the others out of service."""
         reasons = [] if self._is_serving else [Reason(reason="starting or stopping")]
         return ContainerHealth.of(reasons, brokers=self.container.states())
 
     async def _tell_processes(self, settings: Mapping[str, str]) -> list[str]:
-        """Returns what prevents processes from taking over the changed keys."""
+        """Returns the reasons why processes could not apply the changed keys."""
         told = await asyncio.gather(*(host.change(settings) for host in self.hosts), return_exceptions=True)
         failures = [each for each in told if isinstance(each, BaseException)]
         for failure in failures:

@@ -1,4 +1,4 @@
-"""Bounds the stops of brokers, so that the others of their process can be stopped, too, whatever hangs."""
+"""Bounds the stops of brokers, so that a broker that hangs does not block the stops of the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -8,12 +8,12 @@ from broker.container.host import BrokerHost
 from keelmq.runtime.stop_steps import StopError
 
 STOP_S_MAX: Final = 20.0
-"""A stop needs less than a second; its longest step writes what the disk does not have yet."""
+"""A stop needs less than a second; its longest step writes unwritten data to the disk."""
 CANCELS_MAX: Final = 3
 CANCELLED_S_MAX: Final = 2.0
 """A cancellation ends the step that hangs, and the stop goes on with the next one (StopSteps)."""
 HEAD_START_S: Final = 2.0
-"""How long masters wait for the stop of slaves: of those that do not hang, several times what they need."""
+"""How long masters wait for the stop of slaves: several times what a slave that does not hang needs."""
 
 CLOSE_S_MAX: Final = 40.0
 """For all processes of a container together. Each needs STOP_S_MAX and three cancellations at most."""
@@ -25,7 +25,7 @@ Stop = Callable[[], Awaitable[None]]
 
 async def bounded_stop(name: str, stop: Stop, *, more_s: float = 0) -> None:
     """Runs the stop of the broker `name`. more_s: what its hand-over may take besides. Raises StopError: a
-    step of it failed, or hung and was cancelled, or, as a thread that hangs, was left behind."""
+    step failed, hung and was cancelled, or hung in a thread and was left behind."""
     failed = await bounded_stops({name: stop}, {}, more_s=more_s)
     if failed:
         raise failed[name]
@@ -88,7 +88,7 @@ def _begin(stops: Mapping[str, Stop]) -> dict[str, asyncio.Task[None]]:
 
 
 async def _wait(tasks: Collection[asyncio.Task[None]], seconds: float) -> set[asyncio.Task[None]]:
-    """Returns those that are not done after `seconds`."""
+    """Returns the stops that are not done after `seconds`."""
     if not tasks:
         return set()
     _, pending = await asyncio.wait(tasks, timeout=max(0.0, seconds))
@@ -98,7 +98,7 @@ async def _wait(tasks: Collection[asyncio.Task[None]], seconds: float) -> set[as
 def _failure(name: str, task: asyncio.Task[None], has_hung: bool, seconds: float) -> StopError | None:
     if not task.done():
         return StopError(f"{name} hangs and was left as it is: end the process to free its files")
-    error = None if task.cancelled() else task.exception()  # seen, or asyncio would log that nobody has
+    error = None if task.cancelled() else task.exception()  # retrieved, else asyncio logs it
     if has_hung:
         why = error if isinstance(error, StopError) else "a step that hung was cancelled"
         return StopError(f"{name} was not stopped within {seconds:g} s: {why}")

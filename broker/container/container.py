@@ -1,4 +1,4 @@
-"""Container: the brokers of one machine under one roof. It adds, removes, moves and describes them.
+"""Container: the brokers of one machine in one program. It adds, removes, moves and describes them.
 
 A broker that cannot start is quarantined: its file and the reason stay listed, the others go on, and the same
 request tries it again. RocketMQ's container ends instead, with every healthy broker in it.
@@ -54,7 +54,7 @@ class Container:
         config_file: Path | None,
         own_ports: dict[int, str],
     ) -> None:
-        """config_file: the one of -c. own_ports: the container's, with what they are for."""
+        """config_file: the one of -c. own_ports: the container's, with their purposes."""
         self._config, self._hosts, self._own_ports = config, hosts, own_ports
         self._configured = [path.absolute() for path in config.config_paths]
         directories = config.config_directories or tuple(
@@ -71,8 +71,8 @@ class Container:
     # -- start -------------------------------------------------------------------------------------------
 
     async def start_all(self) -> None:
-        """Starts the brokers of the configuration and those that requests added. Raises ConfigError: which
-        these are cannot be read."""
+        """Starts the brokers of the configuration and those that requests added. Raises ConfigError: the list
+        of brokers cannot be read."""
         self._kept = await self._file.load() if self._config.persist_brokers else Members()
         configured = [str(path) for path in self._configured]
         for path in sorted(self._kept.removed & set(configured)):
@@ -89,8 +89,8 @@ class Container:
 
     async def retry_refused(self) -> None:
         """Tries those again that could not start with the container: their ports may still be those of an
-        earlier run that was killed, and a disk may be mounted late. Not those that requests add: they have
-        their answer."""
+        earlier run that was killed, and a disk may be mounted late. Not those that requests add: these have
+        been answered."""
         failures = 0
         while any(member.retries for member in self._members.values()):
             failures += 1
@@ -161,7 +161,7 @@ class Container:
             raise refused("addBroker config path is empty")
         path = self._allowed(text)
         if (retry := self._retries.get(path)) is not None:
-            await asyncio.wait([retry])  # its outcome decides, not the moment of this request
+            await asyncio.wait([retry])  # the outcome of that start decides, not the time of this request
         before = self._members.get(path)
         if before is not None and before.state is not BrokerState.QUARANTINED:
             raise refused(f"{before.name} has already been added to current broker container ({path})")
@@ -187,7 +187,7 @@ class Container:
         CommandError."""
         member = await self._removable(cluster, name, broker_id)
         configured = [str(path) for path in self._configured]
-        before, member.state = member.state, BrokerState.STOPPING  # no other request takes it meanwhile
+        before, member.state = member.state, BrokerState.STOPPING  # no other request handles it meanwhile
         try:
             await self._keep(lambda kept: kept.with_removed(str(member.path), configured))
         except BaseException:
@@ -210,7 +210,7 @@ class Container:
         return member
 
     async def move(self, cluster: str, name: str, broker_id: int, worker: int) -> None:
-        """Moves a broker into another process (29033). CommandError: it is where it was."""
+        """Moves a broker into another process (29033). CommandError: it has not moved."""
         member = await self._find(cluster, name, broker_id)
         self._check_worker(worker)
         if member.state is not BrokerState.SERVING:
@@ -230,7 +230,7 @@ class Container:
         member.state, member.worker = BrokerState.SERVING, worker
         try:
             await self._keep(lambda kept: kept.with_moved(str(member.path), worker))
-        except CommandError as error:  # it serves, and the place of a broker is not worth another stop
+        except CommandError as error:  # it serves, and its placement is not worth another stop
             logger.warning("the move of %s to worker %d was not saved: %s", member.name, worker, error.remark)
         logger.info("%s was moved from worker %d to worker %d", member.name, before, worker)
 
@@ -279,7 +279,7 @@ class Container:
         """Returns how many brokers there are in each state."""
         return dict(Counter(str(member.state) for member in self._members.values()))
 
-    # -- what hosts do on their own ----------------------------------------------------------------------
+    # -- events of hosts ---------------------------------------------------------------------------------
 
     def broker_failed(self, identity: BrokerIdentity, reason: str) -> None:
         """See HostObserver."""
@@ -344,7 +344,7 @@ class Container:
     async def _stop(self, member: Member) -> None:
         if member.plan is None:
             return
-        # A quarantined broker, too: its worker may have ended, and be about to start it again.
+        # Also for a quarantined broker: its worker may have ended, and be about to start it again.
         member.state = BrokerState.STOPPING
         try:
             await self._hosts[member.worker].stop(member.plan.identity, hand_over=True)
@@ -382,14 +382,14 @@ class Container:
         return found
 
     async def _find(self, cluster: str, name: str, broker_id: int) -> Member:
-        """Returns the broker with the id that it was configured or is known with now. CommandError."""
+        """Returns the broker with this configured or current id. CommandError."""
         group = [
             member
             for member in self._members.values()
             if member.plan is not None and member.plan.identity[:2] == (cluster, name)
         ]
         unread = [each for each in self._members.values() if each.plan is None and each.name == name]
-        if unread:  # its file names nobody, so it is named by its file
+        if unread:  # its file has no identity, so the path of the file is its name
             return unread[0]
         exact = [each for each in group if each.plan and each.plan.identity.broker_id == broker_id]
         if not exact and any(each.plan and each.plan.identity.broker_id == NOT_APPLIED for each in group):
@@ -407,10 +407,10 @@ class Container:
 
 
 def refused(remark: str) -> CommandError:
-    """Returns the error of a request that has changed nothing, or what the remark says."""
+    """Returns the error of a request that has changed nothing, unless the remark says otherwise."""
     return CommandError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def one_line(error: Exception) -> str:
-    """Returns the error's text, whose lines are joined."""
+    """Returns the error's text as one line."""
     return "; ".join(str(error).splitlines())

@@ -11,7 +11,7 @@ from broker.container.core.identity import BrokerIdentity
 from keelmq.remoting.operations.container import InnerBroker, Worker
 
 CLOSING: Final = "the container stops"
-"""Why nothing is started any more."""
+"""Why no broker is started any more."""
 
 
 class InnerSetup(msgspec.Struct, frozen=True):
@@ -27,11 +27,11 @@ class BrokerRefused(Exception):
 
 
 class HostObserver(Protocol):
-    """Who is told what a host does on its own."""
+    """Receives events that no request of a host caused."""
 
     def broker_failed(self, identity: BrokerIdentity, reason: str) -> None:
-        """A broker that served does not any more, and its parts are gone: its process died, or its loop's
-        supervisor gave it up."""
+        """A broker has stopped serving, and its parts are gone: its process died, or its loop's supervisor
+        gave it up."""
 
     def broker_restarted(self, identity: BrokerIdentity) -> None:
         """A broker that failed serves again."""
@@ -58,12 +58,12 @@ class BrokerHost(Protocol):
         """Returns the metric families of all brokers here."""
 
     async def change(self, settings: Mapping[str, str]) -> None:
-        """Takes over changed keys of the container (ContainerConfig.AT_RUN_TIME), now and in every process
-        that follows this one. Raises BrokerRefused: the present process has not."""
+        """Applies changed keys of the container (ContainerConfig.AT_RUN_TIME), now and in every process that
+        follows this one. Raises BrokerRefused: the present process did not apply them."""
 
     async def restart(self) -> None:
         """Stops the brokers, slaves first and masters after their hand-over, and starts them in a new
-        process. Raises BrokerRefused: this host is not a process of its own."""
+        process. Raises BrokerRefused: this host is not a separate process."""
 
     async def leave(self) -> None:
         """Before close(): all masters hand over, and clients with the old route are served until they have

@@ -1,6 +1,6 @@
 """The HTTP server of mqbrokercontainer: its operations, the readiness of each broker, health, metrics.
 
-Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
+Imported late (keelmq/remoting/servers/http_late.py), because FastAPI loads slowly.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -65,7 +65,7 @@ def make_app(
         brokers = (await status()).brokers
         broker = next((each for each in brokers if canonical_name in _names(each)), None)
         if broker is None:
-            # Without the names that there are: everybody may ask.
+            # Does not list the existing names: the endpoint needs no authentication.
             raise NotFound("there is no such broker in this container: see `keelmq container list`")
         return readiness_of(Health.of(_reasons_of(broker)))
 
@@ -73,12 +73,12 @@ def make_app(
 
 
 def _reasons_of(broker: InnerBroker) -> list[Reason]:
-    """Returns why it is not ready, without `broker.reason`: everybody may ask."""
+    """Returns why it is not ready, without `broker.reason`: the endpoint needs no authentication."""
     if broker.is_ready:
         return []
     return [Reason(reason=each) for each in broker.not_ready or [f"the broker is {broker.state}"]]
 
 
 def _names(broker: InnerBroker) -> tuple[str, str]:
-    """Returns the names that a probe may use: an id that the controllers give is not known beforehand."""
+    """Returns the names that a probe may use: an id from the controllers is not known beforehand."""
     return broker.canonical_name, f"{broker.broker_cluster_name}_{broker.broker_name}"

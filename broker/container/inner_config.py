@@ -1,5 +1,5 @@
-"""Reads the file of an inner broker, a broker in a container: what is about the process (network, TLS,
-security, name servers) is the container's, the rest the broker's own.
+"""Reads the file of an inner broker, a broker in a container: settings of the process (network, TLS,
+security, name servers) are the container's, all others are the broker's.
 
 Source: RocketMQ 5.3.3 BrokerContainerProcessor.addBroker and BrokerContainer.
 """
@@ -26,14 +26,14 @@ OF_CONTAINER: Final = frozenset(
     {field.alias or name for name, field in ServerConfig.model_fields.items()}
     | {"bindAddress", "namesrvAddr"}
 )
-"""Keys whose value is the container's, whatever the broker's file says."""
+"""Keys whose value is the container's, regardless of the broker's file."""
 HA_PORT: Final = "haListenPort"
 DEFAULTS: Final = {
     "listenPort": "6888",
     "httpPort": "-1",  # the container's HTTP port serves all its brokers
-    "haStayAwake": "false",  # the master that does not sleep would keep the others from the loop
+    "haStayAwake": "false",  # a master that does not sleep would block the others on the loop
 }
-"""Where they differ from those of a stand-alone broker."""
+"""Defaults that differ from those of a stand-alone broker."""
 
 
 class InnerConfig(msgspec.Struct, frozen=True):
@@ -46,8 +46,8 @@ class InnerConfig(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     def plan(self) -> BrokerPlan:
-        """Returns what the broker is about to use. Reads the links of its paths. Raises ConfigError: it
-        cannot."""
+        """Returns the resources that the broker is about to use. Resolves the links of its paths. Raises
+        ConfigError: it cannot."""
         config = self.config
         ports = {config.listen_port: "listenPort"}
         if config.listen_port:
@@ -74,14 +74,14 @@ class InnerConfig(msgspec.Struct, frozen=True):
                 found["commitlog"] = str(log.resolve())
             if config.store_path_epoch_file is not None:
                 found["storePathEpochFile"] = str(config.epoch_path.resolve())
-        except (OSError, RuntimeError) as error:  # the latter: links that lead to each other
+        except (OSError, RuntimeError) as error:  # the latter: a loop of links
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise ConfigError(f"{self.path}: storePathRootDir or storePathEpochFile: {why}") from error
         return found
 
 
 def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:
-    """Returns the broker of a file. Raises ConfigError, whose text is for the operator."""
+    """Returns the broker of a file. Raises ConfigError with a text for the operator."""
     written = read_settings(path)
     _check_rules(path, written)
     overrides = {key: value for key, value in DEFAULTS.items() if key not in written}
@@ -90,7 +90,7 @@ def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:
     if container.broker_container_ip and "brokerIP1" not in written:
         overrides["brokerIP1"] = container.broker_container_ip
     if container.namesrv_addr:
-        overrides["namesrvAddr"] = container.namesrv_addr  # what is checked with it needs it now
+        overrides["namesrvAddr"] = container.namesrv_addr  # the cross-field checks need it now
     if container.security_path is not None:
         overrides["securityPath"] = str(container.security_path)
     (loaded,) = load_config(

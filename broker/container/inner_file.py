@@ -1,6 +1,6 @@
-"""Reads the file of an inner broker, which a request may have named: it is read while the loop waits, so what
-is no regular file, or is too long, is refused before; and a refusal goes over the network, so it repeats
-nothing of a file that is not a broker's."""
+"""Reads the file of an inner broker, which a request may have named. Reading blocks the loop, so a path that
+is no regular file, or is too long, is refused first. A refusal goes over the network, so it quotes nothing
+from a file that is not a broker's."""
 
 import os
 import stat
@@ -34,7 +34,7 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> bytes:
-    """O_NONBLOCK: to open a named pipe would wait for whoever writes into it."""
+    """O_NONBLOCK: opening a named pipe would wait for its writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)

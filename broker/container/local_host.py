@@ -36,8 +36,8 @@ from keelmq.security.metrics import scrape as security_scrape
 logger = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 32
-"""What Python gives a loop on a large machine; on one of two cores it is 6, and as many brokers whose disk
-hangs would leave no thread in which the others could write their stores back."""
+"""Python's default for a loop on a large machine. With two cores, the default is 6: if the disks of six
+brokers hung, no thread would be left for the others to flush their stores."""
 
 
 class _Running(msgspec.Struct):
@@ -68,8 +68,8 @@ class LocalHost:
         accesses: Sequence[Access | None] = (),
         audits: Sequence[AuditLog | None] = (),
     ) -> None:
-        """number: of this process in its container. accesses, audits: of other servers of this process, whose
-        counts are in its metrics."""
+        """number: of this process in its container. accesses, audits: of other servers of this process; its
+        metrics include their counts."""
         self._config, self._process, self._number = config, process, number
         self._accesses, self._audits = accesses, audits
         self._running: dict[BrokerIdentity, _Running] = {}
@@ -77,7 +77,7 @@ class LocalHost:
 
     @staticmethod
     def share_threads() -> None:
-        """Gives the event loop THREADS_MAX threads for what waits for disks. Before the first start."""
+        """Gives the event loop THREADS_MAX threads for work that waits for disks. Before the first start."""
         threads = ContextThreadPool(THREADS_MAX, thread_name_prefix="brokers")
         asyncio.get_running_loop().set_default_executor(threads)
 
@@ -197,8 +197,8 @@ class LocalHost:
                 logger.error("%s: the hand-over failed: %r", identity.canonical_name, result)
 
     async def close(self) -> None:
-        """See BrokerHost. All stop at the same time, masters a little later. Ends in bounded time, whatever
-        some of them do; the error names these."""
+        """See BrokerHost. All stop at the same time, masters a little later. Ends in bounded time, even if
+        some hang; the error names these."""
         self._is_closing = True
         slaves, masters = dict[str, Stop](), dict[str, Stop]()
         for identity, running in self._running.items():
@@ -215,7 +215,7 @@ class LocalHost:
             raise StopError("; ".join(map(str, failed.values())))
 
     def _master_beside(self, identity: BrokerIdentity) -> RetryStore | None:
-        """Returns another broker of the same cluster that takes messages: RocketMQ's local escape."""
+        """Returns another broker of the same cluster that accepts messages: RocketMQ's local escape."""
         for other, running in self._running.items():
             broker = running.broker
             is_open = running.state is BrokerState.SERVING and broker.gate.writable
@@ -292,8 +292,8 @@ async def _end(running: _Running) -> None:
 
 
 async def _started(running: _Running) -> None:
-    """Waits for the end of a start, and raises what it raises. Cancelled itself, it cancels the start, and
-    raises that when the broker is stopped. Raises BrokerRefused: the broker was stopped meanwhile."""
+    """Waits for the end of a start, and raises its error. If cancelled, it cancels the start, and raises
+    CancelledError when the broker is stopped. Raises BrokerRefused: the broker was stopped meanwhile."""
     assert running.starting is not None
     cancelled: asyncio.CancelledError | None = None
     while not running.starting.done():
@@ -317,5 +317,5 @@ def resident_bytes() -> int:
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:  # not Linux: the most that it ever was
+    except OSError:  # not Linux: the peak
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024

@@ -11,7 +11,7 @@ from keelmq.remoting.operations.container import BrokerState, InnerBroker
 
 
 class Member(msgspec.Struct):
-    """A broker of this container, or one that should be. plan: None if its file could not be read. reason:
+    """A broker that is, or should be, in this container. plan: None if its file could not be read. reason:
     why it is quarantined. retries: how often it may still be started without a request."""
 
     path: Path

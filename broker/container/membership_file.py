@@ -1,4 +1,4 @@
-"""MembershipFile: keeps which brokers requests added to a container, or removed from it."""
+"""MembershipFile: stores which brokers requests added to a container, or removed from it."""
 
 import asyncio
 from pathlib import Path
@@ -16,8 +16,8 @@ class MembershipFile:
         self._lock = asyncio.Lock()
 
     async def load(self) -> Members:
-        """Returns what was kept; without a file, nothing. Raises ConfigError: to start without the brokers
-        that were added, or with those that were removed, would be wrong."""
+        """Returns the stored members; without a file, none. Raises ConfigError: a start must not omit the
+        brokers that were added, or include those that were removed."""
         try:
             return parse_members(await asyncio.to_thread(self.path.read_text, "utf-8"))
         except FileNotFoundError:

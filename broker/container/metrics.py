@@ -1,4 +1,5 @@
-"""The metrics page of a container: its own, and those of all its brokers with one head for each name.
+"""The metrics page of a container: its own metrics, and those of all its brokers with one header for each
+name.
 
 Imported only when HTTP is enabled: it needs prometheus_client.
 """
@@ -75,8 +76,8 @@ def scrape(status: ContainerStatus, write_buffers: WriteBuffers, limits: PeerLim
 
 
 def merged(by_worker: Sequence[tuple[int | None, Iterable[Family]]]) -> Iterator[Family]:
-    """Yields each family once, with the samples of all processes. What is about a process, and not about a
-    broker, gets the label `worker`, unless the number is None."""
+    """Yields each family once, with the samples of all processes. Families about a process, not about a
+    broker, get the label `worker`, unless the number is None."""
     found: dict[str, Family] = {}
     for number, families in by_worker:
         for family in families:

@@ -1,5 +1,5 @@
 """The program mqbrokercontainer: flags, configuration, signals. If it cannot run, it prints one line to
-stderr and exits with code 1; with code 75 if a thread of it hangs at its end (bounded_exit.py).
+stderr and exits with code 1; with code 75 if one of its threads hangs at the end (bounded_exit.py).
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""The requests of a container's own port: 902, 903, 25, 26, and KeelMQ's own. Any other one is answered 3;
-RocketMQ's container leaves it without an answer.
+"""The requests of a container's own port: 902, 903, 25, 26, and KeelMQ's own. Any other request gets code 3;
+RocketMQ's container does not answer it.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import parse_request, to_properties
 
 OnChange = Callable[[Mapping[str, str]], Awaitable[list[str]]]
-"""Returns what prevents processes from taking the keys over."""
+"""Returns the reasons why processes could not apply the keys."""
 
 
 class ContainerRequests:
-    """Handlers. settings: of the container. detected: keys that were detected or chosen, as in force.
-    on_change: tells the processes of the container which keys have changed."""
+    """Handlers. settings: of the container. detected: keys that were detected or chosen, with current values.
+    on_change: sends the changed keys to the processes of the container."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ContainerRequests:
         return Reply(body=self._container.plan(asked.config_paths))
 
     async def get(self, request: Empty, call: Call) -> Reply:
-        """Returns the settings in force as sorted key=value lines, and their DataVersion (26)."""
+        """Returns the current settings as sorted key=value lines, and their DataVersion (26)."""
         version = {"counter": self._settings.version, "stateVersion": 0, "timestamp": self._changed_ms}
         header = BrokerConfigResponse(version=json.dumps(version, separators=(",", ":")))
         detected = self._detected()
@@ -127,8 +127,8 @@ class ContainerRequests:
         return Reply(header=header, body="".join(f"{line}\n" for line in sorted(lines)).encode())
 
     async def update(self, request: Empty, call: Call) -> Reply:
-        """Changes settings, all that are given or none, in this process and its workers (25). A worker that
-        does not answer has them when it starts again."""
+        """Changes all given settings or none, in this process and its workers (25). A worker that does not
+        answer has them when it starts again."""
         async with self._changing:
             remark = await self._settings.update(call.raw_body, call.changes)
             self._changed_ms = wall_ms()

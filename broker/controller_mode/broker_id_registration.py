@@ -42,8 +42,8 @@ EXPLAIN_EVERY = 30
 def role_update_of(
     header: MasterInfo | NotifyBrokerRoleChangedRequest, sync_state_set: SyncStateSet | None
 ) -> RoleUpdate:
-    """Returns what an answer to 1002, 1003 or 1004, or a 1008, says. Without masterEpoch nothing is known:
-    epoch 0, no master."""
+    """Returns the role update in an answer to 1002, 1003 or 1004, or in a 1008. Without masterEpoch: epoch 0,
+    no master."""
     members = sync_state_set or SyncStateSet()
     return RoleUpdate(
         master_epoch=header.master_epoch or 0,
@@ -68,8 +68,8 @@ class Identity:
         on_registered: Callable[[], None],
         last_epoch: Callable[[], int | None],
     ) -> None:
-        """broker_address: host:port that clients are told. on_registered: called when heartbeats may begin.
-        last_epoch: of the log; None: not known."""
+        """broker_address: host:port that is announced to clients. on_registered: called when heartbeats may
+        begin. last_epoch: of the log; None: not known."""
         self._files, self._controller, self._on_registered = files, controller, on_registered
         self._cluster_name, self._broker_name = cluster_name, broker_name
         self._broker_address = broker_address
@@ -107,8 +107,8 @@ class Identity:
 
     def lose(self) -> None:
         """The controllers have registered the id at another address: settle() asks for it again. If a process
-        works there, that one is the broker from now on, and settle() never returns: to take the id back when
-        it restarts would lose what it has acknowledged."""
+        runs there, it is the broker from now on, and settle() never returns: reclaiming the id when that
+        process restarts would lose the messages that it has acknowledged."""
         assert self.is_registered
         self._was_lost = True
         self.now = replace(

@@ -3,7 +3,7 @@
 One line of JSON with a checksum: {"brokerId":1,"brokerName":"b","clusterName":"C","crc32":N,
 "registerCheckCode":"host:port;millis"}. A crash leaves the old file or the new one, never a part of one. So
 an unreadable file is damaged, or belongs to another disk, and the broker does not start with it: a new id
-would leave the old one in the SyncStateSet for ever (broker-ha pitfall 27).
+would leave the old one in the SyncStateSet permanently (broker-ha pitfall 27).
 """
 
 import json
@@ -22,7 +22,7 @@ META_BYTES_MAX = 65_536
 
 
 class BrokerMetaError(Exception):
-    """The identity cannot be trusted, and an operator must decide. The text says in one line what to do."""
+    """The identity cannot be trusted, and an operator must decide. The text is one line with the remedy."""
 
 
 class BrokerMeta(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ LEARNED_MAX = 16
 _ADDRESS = re.compile(r"[^\s;]+:[0-9]{1,5}")
 
 LOOK_AGAIN = (ResponseCode.CONTROLLER_NOT_LEADER, ResponseCode.RPC_SEND_TO_CHANNEL_FAILED)
-"""Codes of requests that were certainly not done, and that another controller may do."""
+"""Codes of requests that were certainly not executed, and that another controller may execute."""
 
 
 class ControllerClient:
@@ -59,7 +59,7 @@ class ControllerClient:
         *,
         on_addresses: Callable[[Sequence[str]], None],
     ) -> None:
-        """addresses: the configured ones. on_addresses: told of all addresses when they change."""
+        """addresses: the configured ones. on_addresses: gets all addresses when they change."""
         self._client, self._configured = client, tuple(addresses)
         self.addresses = self._configured
         self._on_addresses = on_addresses
@@ -67,7 +67,7 @@ class ControllerClient:
         self._looking = asyncio.Lock()
         self._silent = False
         self._why: dict[str, str] = {}
-        """By address: its answer to the last look-up."""
+        """By address: the answer to the last look-up."""
 
     @property
     def active_address(self) -> str | None:
@@ -107,7 +107,7 @@ class ControllerClient:
         return outcome
 
     def learn(self, added: str | None) -> None:
-        """Takes the addresses of further controllers ("host:port;..."), as the active one names them."""
+        """Adds the addresses of further controllers ("host:port;..."), as reported by the active one."""
         found = [each for each in (added or "").split(";") if _ADDRESS.fullmatch(each)][:LEARNED_MAX]
         addresses = tuple(dict.fromkeys((*self._configured, *found)))
         if addresses != self.addresses:
@@ -138,7 +138,7 @@ class ControllerClient:
             return self._active
 
     async def _look_up(self) -> str | None:
-        """Asks all of them at once. Returns the one that says that it leads, else the first one named."""
+        """Asks all controllers at once. Returns the one that claims to lead, else the first one named."""
         pending = {asyncio.create_task(self._metadata(address)) for address in self.addresses}
         hearsay: str | None = None
         try:
@@ -173,8 +173,8 @@ class ControllerClient:
 class Heartbeats:
     """Sends 904 to every controller: each interval, at once on beat_now(), and soon after a failure. The
     answer proves that the controller has heard this broker (core/lease.py); RocketMQ's brokers ask for
-    none. A controller that finds hung masters says so to a master that it may find, and gets a beat every
-    OFTEN_MS."""
+    none. A controller that detects hung masters announces it to a master that it may depose, and gets a
+    heartbeat every OFTEN_MS."""
 
     def __init__(
         self,

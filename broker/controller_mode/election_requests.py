@@ -1,5 +1,5 @@
-"""ElectionRequests: a broker's electMaster (1002): while it knows no master, and to give its mastership
-back."""
+"""ElectionRequests: a broker's electMaster (1002), sent while it knows no master, and to give back its
+mastership."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ MASTER_EXISTS_IS_GOOD = (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_ST
 
 
 class ElectionRequests:
-    """Event loop only. offer: gets what the answers say."""
+    """Event loop only. offer: gets the role updates of the answers."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ElectionRequests:
         return self.elected(outcome)
 
     def elected(self, outcome: Ok[MasterInfo]) -> bool:
-        """Takes the answer to a 1002. False: it names no master."""
+        """Handles the answer to a 1002. False: it names no master."""
         members = outcome.body.sync_state_set if outcome.body else []
         epoch = outcome.header.sync_state_set_epoch or 0
         role_update = role_update_of(

@@ -43,7 +43,7 @@ STEP_MS = 1
 
 
 class HandOverError(Exception):
-    """The mastership was not handed over, and this broker stays master. The text says why."""
+    """The mastership was not handed over, and this broker stays master. The text is the reason."""
 
 
 class HandOverRefused(HandOverError):
@@ -85,7 +85,7 @@ class HandOver:
     async def give(
         self, wanted: int | None = None, *, leaves: bool = False, for_room: bool = False, quiet: bool = False
     ) -> int:
-        """Hands over to `wanted`, or to the best member if None that the controllers do not refuse. Returns
+        """Hands over to `wanted`; None: to the best member that the controllers do not refuse. Returns
         the id of the new master. leaves: this broker stops afterwards, and stays in the SyncStateSet only if
         minInSyncReplicas needs it. for_room: only to a member whose disk is not full. quiet: failures are not
         logged here. Raises HandOverError."""
@@ -113,7 +113,7 @@ class HandOver:
             )
             self._gate.close(HAND_OVER, f"the mastership is handed over to broker {transfer_target}")
             try:
-                self._metadata.commit_staged()  # the last oneway offset commits: the gate is closed
+                self._metadata.commit_staged()  # for the last oneway offset commits: the gate is closed
                 await self._drain(transfer_target)
                 drained_ms = now_ms()
                 await self._elect(transfer, leaves=leaves)
@@ -147,7 +147,8 @@ class HandOver:
         ]
 
     async def _drain(self, transfer_target: int) -> None:
-        """Waits until the target has everything; the log does not grow meanwhile. Raises HandOverError."""
+        """Waits until the target has the whole log and all metadata; the log does not grow meanwhile. Raises
+        HandOverError."""
         deadline_ms = now_ms() + DRAIN_MS
         while True:
             end, links = self._ha.store.commit_log.max_offset, self._links()

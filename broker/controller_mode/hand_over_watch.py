@@ -1,9 +1,9 @@
 """HandOverWatch: a master that cannot serve as one hands over to a member of the SyncStateSet that can.
 
-There is one for each such reason: a damaged confirmed log that is not healed in time, and a full disk. Who
-can take over is decided by the controllers, which know the damage and the full disks by the heartbeats, and
-refuse such a target. If nobody can, this broker stays master. It makes at most one attempt in RETRY_MS, also
-over several terms, so brokers whose disks are all full do not hand the mastership to each other and back.
+There is one for each such reason: a damaged confirmed log that is not healed in time, and a full disk. The
+controllers know damage and full disks from the heartbeats, and refuse such a target. If no member can take
+over, this broker stays master. It makes at most one attempt in RETRY_MS, also over several terms, so brokers
+with full disks do not hand the mastership back and forth.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class HandOverWatch:
         return can_begin and bool(self._reason()) and self._hand_over.is_master and self._hand_over.has_target
 
     async def run(self) -> None:
-        """Runs for ever."""
+        """Runs until it is cancelled."""
         while True:
             await asyncio.sleep(PERIOD_MS / 1_000)
             await self.step()

@@ -1,5 +1,5 @@
-"""The isolation lease of a master: if it hears neither the controllers nor all in-sync replicas, it
-acknowledges nothing, because another master may have been elected. The rules are in core/lease.py and
+"""The isolation lease of a master: if it hears neither the controllers nor all in-sync replicas, it stops
+acknowledging, because another master may have been elected. The rules are in core/lease.py and
 core/report_lease.py.
 """
 

@@ -1,8 +1,8 @@
 """Connections to the other members of the SyncStateSet: one of them is the next master.
 
 A slave asks its new master for the HA address before it replicates. A new connection, with TLS and signed
-requests, costs both brokers some ms of CPU in the middle of a fail-over, so it is opened while nothing is
-urgent. The controllers know the addresses (1006).
+requests, costs both brokers some ms of CPU in the middle of a fail-over, so it is opened at a quiet time. The
+controllers know the addresses (1006).
 """
 
 import asyncio
@@ -51,14 +51,14 @@ class PeerConnections:
         self._changed = asyncio.Event()
 
     def members(self, sync_state_set: frozenset[int]) -> None:
-        """Takes the SyncStateSet as a controller has said it, changed or not."""
+        """Handles the SyncStateSet from a controller, changed or not."""
         if sync_state_set != self._members:
             self._members = sync_state_set
             self._changed.set()
 
     async def run(self) -> None:
         """Connects after each change, and once per period. Runs until it is cancelled."""
-        settle_ms = 0  # at the start nothing is urgent
+        settle_ms = 0  # not urgent at the start
         while True:
             if await wait_for_event(self._changed, self._period_ms):
                 await asyncio.sleep(settle_ms / 1000)
@@ -72,13 +72,14 @@ class PeerConnections:
         await asyncio.gather(*map(self._ask, addresses))
 
     async def _addresses(self) -> list[str]:
-        """Returns where the other members of the SyncStateSet are that the controllers take for alive."""
+        """Returns the addresses of the other members of the SyncStateSet that the controllers consider
+        alive."""
         group = await self._group()
         return self._others([] if group is None else group.in_sync_replicas)
 
     async def replicas(self) -> list[str]:
-        """Returns where the other replicas are that the controllers take for alive: the master first, then
-        the members of the SyncStateSet, then the others."""
+        """Returns the addresses of the other replicas that the controllers consider alive: the master first,
+        then the members of the SyncStateSet, then the others."""
         group = await self._group()
         if group is None:
             return []
@@ -103,7 +104,7 @@ class PeerConnections:
         ]
 
     async def _ask(self, address: str) -> None:
-        """Sends the request that a slave begins with (SlaveSync.find_master): the first one over a connection
+        """Sends a slave's first request (SlaveSync.find_master): the first one over a connection
         also brings the nonce that members sign with."""
         outcome = await self._client.call(address, GET_BROKER_CONFIG, Empty(), timeout_ms=CALL_TIMEOUT_MS)
         if not isinstance(outcome, Ok):

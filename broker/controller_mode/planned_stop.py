@@ -1,6 +1,6 @@
 """A planned stop (SIGTERM): hands over, then serves as a slave until the clients have the new route.
 
-So does a slave that producers send to because the name servers show it as an alias of the master.
+A slave that the name servers show as an alias of the master, and to which producers send, does the same.
 
 Meanwhile this broker forwards messages, send-backs, transaction ends, commits of offsets and queue locks to
 the new master, and answers pulls from its own copy of the log.
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 OUR_LANGUAGE = "PYTHON"
 """Language of clients that read the route as soon as an answer was forwarded or a connection closes. RocketMQ
-has no remoting client in Python itself: the one on PyPI wraps the C++ client, and says CPP."""
+has no remoting client in pure Python: the one on PyPI wraps the C++ client, and reports CPP."""
 LOOK_MS = 20
 LOOK_AT_CLIENTS_MS = 500
-"""Pause while clients with an old route are connected: there may be many to look at."""
+"""Pause between checks while clients with an old route are connected: there may be many to check."""
 
 
 class PlannedStop:

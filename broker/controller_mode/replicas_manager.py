@@ -1,4 +1,4 @@
-"""The role of this broker in controller mode: takes role updates, and carries out one change at a time.
+"""The role of this broker in controller mode: handles role updates, and carries out one change at a time.
 
 Role updates come from the controllers: answers to 1002, 1003 and 1004, and the notification 1008.
 core/role.py decides what each means. A change is: fence (no writes), HA service, metadata, unfence, remember
@@ -54,12 +54,12 @@ logger = logging.getLogger(__name__)
 PROMOTIONS_MAX = 3
 """Failures of one promotion until the mastership is given back."""
 HA_ADDRESS_PERIOD_MS = 3_000
-"""Between two looks at where the HA port of the master is."""
+"""Interval of the look-ups of the master's HA address."""
 FENCED = (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ResponseCode.CONTROLLER_INVALID_MASTER)
 
 
 class ReplicasManager:
-    """Keeps the role of this broker, and changes it when the controllers say so."""
+    """Keeps the role of this broker, and changes it when the controllers decide so."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class ReplicasManager:
         on_refused: Callable[[], None],
     ) -> None:
         """on_change(before, after, took_ms): a change has just been finished. on_confirmed(asked_ms): the
-        active controller, asked at that time, says that this broker is master. on_sync_state_set: told the
+        active controller, asked at that time, says that this broker is master. on_sync_state_set: gets the
         SyncStateSet of every role update. unfit_because: why this broker must not be master; empty: it may.
         on_refused: `refused_epoch` has grown."""
         self._identity, self._controller, self._role_change = identity, controller, role_change
         self._cluster_name, self._broker_name = cluster_name, broker_name
         self.poll_period_ms = poll_period_ms
-        self._role = self._acting = Role(broker_id=0)  # _acting: already the one that a change leads to
+        self._role = self._acting = Role(broker_id=0)  # _acting: during a change, already the new role
         self._role_update: RoleUpdate | None = None
         self._role_update_came, self._poll_now = asyncio.Event(), asyncio.Event()
         self._elections = ElectionRequests(
@@ -98,11 +98,11 @@ class ReplicasManager:
         self._on_sync_state_set = on_sync_state_set
         self._unfit_because, self._on_refused = unfit_because, on_refused
         self._lost_because = ""
-        self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a promotion that fails, how often it did
+        self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a failing promotion, number of failures
         self.fault = ""
         """Why this broker cannot take the role that the controllers gave it; it sends no heartbeats then."""
         self.refused_epoch = -1
-        """No term up to this masterEpoch is begun by this process any more; -1: none was refused."""
+        """This process begins no term up to this masterEpoch any more; -1: none was refused."""
 
     @property
     def role(self) -> Role:
@@ -123,7 +123,7 @@ class ReplicasManager:
     def notify_broker_role_changed(
         self, request: NotifyBrokerRoleChangedRequest, body: SyncStateSet | None
     ) -> None:
-        """Takes a 1008 of the active controller. One without a master makes this broker ask for an
+        """Handles a 1008 of the active controller. One without a master makes this broker ask for an
         election."""
         if request.broker_name not in (None, self._broker_name):
             return
@@ -158,13 +158,13 @@ class ReplicasManager:
             tasks.start("elections", self._elections.run)
 
     def _lost_id(self, reason: str) -> None:
-        """Another process is registered with this broker's id, as after this one was paused."""
+        """Another process is registered with this broker's id, for example after a pause of this one."""
         if self._identity.is_registered:
             self._lost_because = reason
             self._role_update_came.set()
 
     async def _give_up_id(self) -> None:
-        """Ends the role. From now on the broker is as one that has just been started."""
+        """Ends the role. From now on the broker behaves as if it had just been started."""
         self.fault = f"{self._lost_because}: this process serves nothing"
         logger.critical("%s", self.fault)
         self._role_change.fence(self.fault)
@@ -186,7 +186,7 @@ class ReplicasManager:
             self._role_update_came.set()
             if isinstance(error, Exception) and role_update.master_broker_id == self._role.broker_id:
                 await self._promotion_failed(role_update, error)
-            if isinstance(error, (OSError, LocalProtocolError)):  # the text says what to do
+            if isinstance(error, (OSError, LocalProtocolError)):  # the text has the remedy
                 raise Trouble(
                     f"no role change at masterEpoch {role_update.master_epoch}: {failure_text(error)}"
                 ) from error
@@ -225,8 +225,8 @@ class ReplicasManager:
             )
 
     async def _refuse(self, epoch: int, sync_state_set: frozenset[int], why: str) -> None:
-        """Refuses to be master up to this masterEpoch, for the life of this process. The controllers hear it
-        with the next heartbeat, and elect a member of the SyncStateSet of before."""
+        """Refuses to be master up to this masterEpoch, for the life of this process. The controllers learn it
+        from the next heartbeat, and elect a member of the previous SyncStateSet."""
         if epoch <= self.refused_epoch:
             return
         self.refused_epoch = epoch
@@ -345,7 +345,7 @@ class ReplicasManager:
         return role_update
 
     def elected(self, outcome: Ok[MasterInfo]) -> bool:
-        """Takes the answer to a 1002. False: it names no master."""
+        """Handles the answer to a 1002. False: it names no master."""
         return self._elections.elected(outcome)
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
@@ -371,10 +371,10 @@ class ReplicasManager:
         return agreed if self._acting.epoch == role.epoch else None
 
     async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
-        """Sends 1004 for this master's term, which does not know what became of a 1001. None: not known, or
-        this broker is no longer master. A KeelMQ controller raises the set epoch before it answers, if it
-        still is doubted_epoch: the 1001 is refused from then on. RocketMQ's ignore the fields, and answer
-        with the same epoch."""
+        """Sends 1004 for this master's term, after a 1001 with an unknown outcome. None: not known, or this
+        broker is no longer master. A KeelMQ controller raises the set epoch before it answers, if it still is
+        doubted_epoch: the 1001 is refused from then on. RocketMQ's ignore the fields, and answer with the
+        same epoch."""
         role_update = await self._poll((self._acting, doubted_epoch))
         role = self._acting
         if role_update is None or role_update.master_epoch != role.epoch or not role.is_master:

@@ -24,9 +24,9 @@ from keelmq.remoting.operations.controller import SyncStateSet
 logger = logging.getLogger(__name__)
 
 HA_ADDRESS_PERIOD_MS = 200
-"""How often the HA address of a master is asked for while nobody knows it, and a newer update looked for."""
+"""Interval of requests for a master's HA address while it is unknown, and of checks for a newer update."""
 PROMOTION_MS = 10_000
-"""A promotion takes some milliseconds; one that takes longer than this is considered stuck."""
+"""A promotion needs some milliseconds; one that lasts longer than this is considered stuck."""
 FATE_UNKNOWN = "the broker stopped being master before enough replicas confirmed; the message may be stored"
 
 

@@ -1,7 +1,7 @@
 """notifyBrokerRoleChanged (1008), from verified and unverified peers.
 
 A KeelMQ controller sends it on the connection that this broker opened to it, so its content is trusted.
-RocketMQ's controllers connect to the broker's own port, to which anybody can connect. Such a request only
+RocketMQ's controllers connect to the broker's own port, to which any client can connect. Such a request only
 makes the broker ask the controllers at once. Source: RocketMQ 5.3.3
 AdminBrokerProcessor.notifyBrokerRoleChanged.
 """
@@ -59,7 +59,7 @@ class RoleChangeNotifications:
         self._manager.notify_broker_role_changed(request, call.body)
 
     async def hinted(self, header: NotifyBrokerRoleChangedRequest, call: Call) -> Reply:
-        """Takes a 1008 from an unverified peer as a hint: the broker asks its controllers for the role."""
+        """Treats a 1008 from an unverified peer as a hint: the broker asks its controllers for the role."""
         if header.broker_name in (None, "", self._broker_name):
             self._hints.hint()
         return Reply()

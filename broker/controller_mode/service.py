@@ -84,16 +84,17 @@ NEEDED_BY_A_NEW_MASTER: Final = (
     HeartbeatResponse,
     SendMessageRequestV2,
 )
-"""Their validators are built at the start. A slave uses none of them, and 2 ms are much in a fail-over."""
+"""Their validators are built at the start. A slave uses none of them, and building them would cost 2 ms of a
+fail-over."""
 
 
 class ReplicationParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the broker that replication works on, and what it calls.
+    """The parts of the broker that replication works on, and its callbacks.
 
     client, pushed: for controllers, name servers and other brokers, and the requests that come over these
-    connections. address: host:port that clients are told. announce: registers with the name servers, at once
-    and in the background. send_here: the send handler. close_clients: closes all connections of clients.
-    on_role_changed(before, after, took_ms): a role change has just been finished.
+    connections. address: host:port that is announced to clients. announce: registers with the name servers,
+    at once and in the background. send_here: the send handler. close_clients: closes all connections of
+    clients. on_role_changed(before, after, took_ms): a role change has just been finished.
     """
 
     client: RemotingClient
@@ -293,7 +294,7 @@ class ControllerMode:
         tasks.start("metadata of the master", self.slave_sync.run)
 
     async def leave(self) -> None:
-        """Prepares a planned stop: hands over, and returns when no client needs this broker any more."""
+        """Prepares a planned stop: hands over, then waits until no client needs this broker any more."""
         await self._planned_stop.run()
 
     async def stop(self) -> None:
@@ -304,7 +305,8 @@ class ControllerMode:
         await steps.run()
 
     def configure(self) -> None:
-        """Takes changed settings over. Heartbeats, which have settings for the controllers, leave at once."""
+        """Applies changed settings. Heartbeats, which carry settings for the controllers, are sent at
+        once."""
         config = self._config
         self._lease.configure(
             timeout_ms=config.controller_heart_beat_timeout_mills,
@@ -319,8 +321,8 @@ class ControllerMode:
     # -- calls of the broker -----------------------------------------------------------------------------
 
     def connection_lost(self, address: str) -> None:
-        """Called when a connection closed. If it was a controller's, a notification may be lost: asks for the
-        role."""
+        """Called when a connection closed. If it was a controller's, a notification may be lost, so it asks
+        for the role."""
         self._lease.connection_lost(address)
         self._controller.connection_lost(address)
         self._heartbeats.connection_lost(address)
@@ -340,7 +342,7 @@ class ControllerMode:
                 await self._hand_over.give(leaves=True)
 
     def hint(self) -> None:
-        """Takes an unverified hint of a role change: asks the controllers, at most once a second."""
+        """Handles an unverified hint of a role change: asks the controllers, at most once a second."""
         self._hints.hint()
 
     async def replicas(self) -> list[str]:
@@ -391,7 +393,7 @@ class ControllerMode:
 
     @property
     def forwards_sends(self) -> bool:
-        """Whether this broker forwards messages of producers while it is a slave, and will go on to."""
+        """Whether this broker, as a slave, forwards messages of producers now and will continue to."""
         return self._config.forward_late_sends and not self._planned_stop.is_running
 
     @property
@@ -474,8 +476,8 @@ class ControllerMode:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
         """Returns the heartbeat; None: this broker is not registered, or must not be elected. With a lost end
-        it must not be elected either, and says so: silent, it might be elected before the controllers notice
-        that its earlier process has died, and could not refuse."""
+        it must not be elected either, and the heartbeat reports that: without heartbeats, it might be elected
+        before the controllers notice that its earlier process has died, and could not refuse."""
         config, store = self._config, self._parts.store
         if not self._identity.is_registered or self.fault or self._parts.disk_fault.text:
             return None

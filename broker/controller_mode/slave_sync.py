@@ -1,12 +1,12 @@
 """A slave's requests to its master's broker port: for metadata, and for the HA address.
 
-A KeelMQ master is sent long polls (29001), one at a time. A change is stored here durably, and the next poll
-acknowledges it within a round trip. RocketMQ's master answers 29001 with "not supported" and is polled as its
-own slaves poll it (21, 43, 45, 201). An answer of another masterEpoch is refused (design S3).
+A KeelMQ master gets long polls (29001), one at a time. A change is stored here durably, and the next poll
+acknowledges it within a round trip. RocketMQ's master answers 29001 with "not supported" and is polled like
+by its own slaves (21, 43, 45, 201). An answer of another masterEpoch is refused (design S3).
 
 An address may be reassigned to a broker of another group (Kubernetes does so with addresses of deleted pods),
-and neither the HA handshake nor an epoch tells the groups apart. So the peer is asked for its configuration
-before every link to it, and is followed only if it is of this group.
+and neither the HA handshake nor an epoch identifies the group. So the peer is asked for its configuration
+before every link to it, and is followed only if it belongs to this group.
 """
 
 import asyncio
@@ -84,13 +84,13 @@ class SlaveSync:
         self._verified: tuple[str, float] = (
             "",
             0.0,
-        )  # the last broker that was of this group, and the loop's time
+        )  # the last broker verified to be of this group, and the loop's time
         self.route_ha_address: tuple[str, str] | None = None
-        """(master address, HA address) as a name server last said it."""
+        """(master address, HA address) as last reported by a name server."""
 
     def follow(self, leader: Leader | None) -> None:
-        """Follows this master from now on; None: this broker is master itself, or knows none. Requests to the
-        previous one are cancelled."""
+        """Follows this master from now on; None: this broker is master itself, or knows no master. Requests
+        to the previous one are cancelled."""
         if leader != self._leader:
             self._leader = leader
             self._changed.set()
@@ -142,10 +142,10 @@ class SlaveSync:
             await asyncio.sleep(RETRY.pause_ms(failures, random.random()) / 1000)
 
     async def _pull(self, leader: Leader) -> str | None:
-        """Sends one long poll and applies the answer. Returns why that failed; None: it did not.
+        """Sends one long poll and applies the answer. Returns why that failed; None: success.
 
-        Never two at a time: the late answer of an earlier one could be a whole table that is older than what
-        was acknowledged since. The client drops it.
+        Never two at a time: the late answer of an earlier poll could be a whole table that is older than the
+        versions acknowledged since. The client drops it.
         """
         request = PullMetadataRequest(
             broker_name=self._broker_name,
@@ -217,7 +217,7 @@ class SlaveSync:
             logger.warning("the groups of %s are ignored: %s", leader.address, refusal)
 
     async def _fetch_topics(self, leader: Leader) -> TopicConfigSerializeWrapper | None:
-        """Returns the whole table, of one version; None: it cannot be had now."""
+        """Returns the whole table, of one version; None: it is not available now."""
         table = PagedTable[TopicConfig]()
         while True:
             header = TopicPageRequest(
@@ -294,8 +294,8 @@ class SlaveSync:
     async def _ask(self, master: str) -> str | None:
         """Returns the configuration of the broker at this address; None: it does not answer with one.
 
-        The connection may be one to a machine that is gone. If the request breaks it, the request is sent
-        once more, over a new connection.
+        The connection may lead to a machine that is gone. If the connection breaks, the request is sent once
+        more, over a new one.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CALL_TIMEOUT_MS / 1000

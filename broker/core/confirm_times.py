@@ -17,7 +17,7 @@ from keelmq.runtime.log_buckets import EDGES, STEPS, bucket_of
 WAITING_MAX: Final = 4_096
 NEVER: Final = sys.maxsize
 _SMALL: Final = b"".join(bytes([each]) * (EDGES[each + 1] - EDGES[each]) for each in range(16 * STEPS))
-"""The buckets of the times below 65 ms: a look-up takes a tenth of the search."""
+"""The buckets of the times below 65 ms: a look-up costs a tenth of the search."""
 _SMALL_US: Final = len(_SMALL)
 
 Histogram = tuple[tuple[int, int], ...]
@@ -26,7 +26,7 @@ Histogram = tuple[tuple[int, int], ...]
 
 _Batches = tuple[int, int, int, int]
 """Merged batches: the end of the last one, when the first and the last were appended, their number. A plain
-tuple: a named one takes three times as long."""
+tuple: a named one is three times slower."""
 
 
 class ConfirmTimes:
@@ -73,7 +73,7 @@ class ConfirmTimes:
         return max(0, now_us - self._waiting[0][1]) if self._waiting else 0
 
     def clear(self) -> None:
-        """Forgets the waiting batches: the log may be cut, or another broker confirms it. Counts stay."""
+        """Forgets the waiting batches: the log may be cut, or confirmed by another broker. Counts stay."""
         self._waiting.clear()
         self.next_end = NEVER
 

@@ -1,8 +1,8 @@
 """Deadlines of thousands of waiters: adding, removing and expiring one costs the same however many others
 wait. Pure.
 
-Waiters are kept by the period in which their deadline lies, so expired() looks at those that are due and at
-those of one period more.
+Waiters are kept by the period in which their deadline lies, so expired() checks those that are due and those
+of one more period.
 """
 
 from collections import OrderedDict
@@ -64,7 +64,7 @@ class Deadlines(Generic[W]):
         return list(self._all)
 
     def sample(self, count: int) -> list[W]:
-        """Returns up to `count` waiters, others with each call until all have had their turn."""
+        """Returns up to `count` waiters, different ones with each call until every waiter was returned."""
         found = list(islice(self._all, count))
         for waiter in found:
             self._all.move_to_end(waiter)

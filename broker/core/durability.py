@@ -1,9 +1,9 @@
 """What the durability settings guarantee: how many failures lose no message (RPO), how long a fail-over takes
 (RTO).
 
-Pure. A failure is a replica that is lost for good, or whose machine loses what was not on disk. Only what is
-certain counts: an election takes any live member of the SyncStateSet, so copies help only if every member has
-one.
+Pure. A failure is a replica that is permanently lost, or whose machine loses data that was not on disk. Only
+certain copies count: an election chooses any live member of the SyncStateSet, so copies help only if every
+member has one.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 ROUTE_POLL_MS = 30_000
-"""RocketMQ's clients read a route this often, and nothing makes them read it earlier."""
+"""RocketMQ's clients read a route at this interval, and cannot be made to read it earlier."""
 KILLED_MS = 300
 """Time from the death of a master to the first accepted message, p95 (`keelmq bench failover`)."""
 HUNG_MS = 1_200
@@ -19,7 +19,7 @@ HUNG_MS = 1_200
 
 
 class Durability(msgspec.Struct, frozen=True):
-    """The settings that decide. copies: inSyncReplicas. min_in_sync: minInSyncReplicas. hands_over: at
+    """The relevant settings. copies: inSyncReplicas. min_in_sync: minInSyncReplicas. hands_over: at
     SIGTERM the mastership is handed over. forward_ms: how long a broker then serves clients that still use
     the old route. plain_role: brokerRole of a master with slaves, or of a slave, without controllers; empty:
     there are none."""
@@ -37,7 +37,7 @@ class Durability(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> int:
-        """The number of lost replicas that lose no acknowledged message, whatever else happens."""
+        """The number of replicas that may be lost in any case without loss of an acknowledged message."""
         if not self.controlled or not self.all_ack:
             return 0
         return self.min_in_sync - 1

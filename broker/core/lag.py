@@ -1,4 +1,4 @@
-"""For how long the oldest unconfirmed byte of the log has waited, from readings of two offsets. Pure.
+"""The age of the oldest unconfirmed byte of the log, from readings of two offsets. Pure.
 
 A point (ts, offset) says: the bytes below `offset`, and not below the point before, were first seen at `ts`.
 Only points above confirmOffset are kept, so the first one is the oldest unconfirmed byte. The number of
@@ -31,7 +31,7 @@ class LagMeter:
         self._ms_max = self._bytes_max = 0
 
     def tick(self, now_ms: int, *, max_offset: int, confirm_offset: int) -> int:
-        """Takes offsets and returns the lag in ms. Called several times between two readings."""
+        """Records offsets and returns the lag in ms. Called several times between two readings."""
         points = self._points
         self._cut(max_offset)
         while points and points[0][1] <= confirm_offset:

@@ -1,8 +1,8 @@
-"""The isolation lease: until when a master may acknowledge, whatever the other brokers do (design S2).
+"""The isolation lease: until when a master may acknowledge, regardless of the other brokers (design S2).
 
-A master that is cut off is deposed after controllerHeartBeatTimeoutMills, and is not told. So it stops
-acknowledging before that, unless it knows that nobody can have been elected. It knows that in one of two
-ways:
+A master that is cut off is deposed after controllerHeartBeatTimeoutMills, without notice. So it stops
+acknowledging before that, unless it knows that no other broker can have been elected. It knows that in one of
+two ways:
 
     heard by the controllers    the controller that led when it was asked has answered each heartbeat since;
                                 it waits a whole timeout after the last one, a later leader its grace period
@@ -11,10 +11,10 @@ ways:
                                 core/report_lease.py says how long that is. What waited in the kernel while
                                 this process was stopped was not heard (core/pauses.py)
 
-Either is enough: while the controllers are down the slaves are heard, and while a slave is lost the
-controllers are (and remove it from the set). A master that is the only member has no transfer target. All
-times are of this machine's monotonic clock and count from when we *sent* what was answered: clocks are never
-compared with each other, only their rates, and MARGIN allows for those.
+Either is enough: while the controllers are down, the slaves are heard; while a slave is lost, the controllers
+are heard (and remove it from the set). A master that is the only member has no transfer target. All times are
+of this machine's monotonic clock and count from when we *sent* what was answered: clocks are never compared
+with each other, only their rates, and MARGIN allows for those.
 
 Invariant (property test): while controllers_end_ms() is ahead, no controller has deposed us.
 """
@@ -23,14 +23,14 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 MARGIN = 10
-"""A tenth of each term is given up: for clocks that run at different rates, and for the time from the check
+"""A tenth of each term is not used: for clocks that run at different rates, and for the time from the check
 to the socket."""
 GRACE_MS = 3_000
-"""Default of controllerGraceMs: so long a new leader takes a master for alive that timed out before."""
+"""Default of controllerGraceMs: how long a new leader considers a master alive that timed out before."""
 
 
 class ReplicaLink(Protocol):
-    """What is known of a slave's open link (MasterLink)."""
+    """The state of a slave's open link (MasterLink)."""
 
     @property
     def heard_ms(self) -> int:
@@ -51,7 +51,7 @@ class ReplicaLeases(NamedTuple):
 
 
 class Lease:
-    """Facts in, the end of the lease out."""
+    """Computes the end of the lease from the facts below."""
 
     def __init__(self, *, timeout_ms: int, replica_leases: ReplicaLeases) -> None:
         """timeout_ms: the heartbeat timeout that we give the controllers."""
@@ -81,7 +81,7 @@ class Lease:
         """The controller has heard us at sent_ms or later.
 
         If a whole timeout may have passed for it since the heartbeat before, it may have deposed us in
-        between, and only what it says later counts.
+        between, and only its later statements count.
         """
         if sent_ms < self._not_before_ms:
             return
@@ -95,13 +95,13 @@ class Lease:
         self._proof = (controller, asked_ms)
 
     def connection_lost(self, controller: str) -> None:
-        """The controller suspects us from the moment at which it sees that."""
+        """The controller suspects us from the moment at which it detects the loss."""
         self._heard.pop(controller, None)
         if self._proof is not None and self._proof[0] == controller:
             self._proof = None
 
     def controllers_end_ms(self) -> int:
-        """Returns when the controllers' part of the lease ends; 0: nothing is known of the leader."""
+        """Returns when the controllers' part of the lease ends; 0: the leader is unknown."""
         if self._proof is None or self._proof[0] not in self._heard:
             return 0
         controller, asked_ms = self._proof

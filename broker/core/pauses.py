@@ -1,16 +1,17 @@
 """PauseDetector: since when bytes that are read now may have waited, because this process was stopped. Pure.
 
-After SIGSTOP and SIGCONT, or when a virtual machine goes on, the kernel still has what peers sent before
-and during the stop. It is read now, but says nothing about now: a slave that reported may have been elected
-since then. A timer that is late shows the stop. From the stop on, and until the timer was on time again (one
-whole turn of the event loop has read everything that waited), what is read counts as of the last tick before
-the stop.
+After SIGSTOP and SIGCONT, or when a virtual machine resumes, the kernel still has the bytes that peers sent
+before and during the stop. They are read now, but prove nothing about now: a slave that reported may have
+been elected since then. A timer that is late shows the stop. From the stop on, and until the timer was on
+time again (one whole turn of the event loop has read everything that waited), bytes that are read count as of
+the last tick before the stop.
 """
 
 from typing import Final
 
 PAUSE_MS: Final = 300
-"""A tick that is later than this was stopped. Shorter stops are not noticed, so times are right to this."""
+"""A tick that is later than this indicates a stop. Shorter stops are not detected, so this is the error of
+times."""
 
 
 class PauseDetector:

@@ -1,6 +1,6 @@
 """When a broker that hands over its mastership at a planned stop may exit. Pure.
 
-RocketMQ's clients poll the route every 30 s, and ignore everything that could tell them earlier. Until then
+RocketMQ's clients poll the route every 30 s, and ignore every earlier hint. Until then
 they send to the old master, which forwards. So it stays until no such client is connected, or until all of
 them have polled. Our own clients read the route at the first forwarded answer.
 """
@@ -8,7 +8,7 @@ them have polled. Our own clients read the route at the first forwarded answer.
 import msgspec
 
 QUIET_MS = 300
-"""So long after the last message from a client of ours, that client has the new route."""
+"""Time after the last message from a KeelMQ client at which that client has the new route."""
 ANSWERS_MS = 2_500
 """Extra time for the answers to forwarded messages."""
 MASTER_LOST_MS = 5_000
@@ -37,7 +37,7 @@ class PlannedStopRule(msgspec.Struct, frozen=True):
     forward_ms: int
 
     def may_end(self, seen: Observed) -> bool:
-        """Returns whether nobody needs this broker any more, or it cannot help them."""
+        """Returns whether no client needs this broker any more, or it cannot help them."""
         now_ms, polled_ms = seen.now_ms, self.demoted_ms + self.forward_ms
         if now_ms - max(seen.linked_ms, self.demoted_ms) >= MASTER_LOST_MS:
             return True

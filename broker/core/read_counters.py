@@ -9,7 +9,7 @@ PAIRS_MAX: Final = 50_000
 
 class GroupReads:
     """One group's reads of one topic since the start. times: pulls that found messages. next_offsets: by
-    queue, behind the last message that was given to the group."""
+    queue, the offset behind the last message that the group received."""
 
     __slots__ = ("bytes", "messages", "next_offsets", "times")
 

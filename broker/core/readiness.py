@@ -1,8 +1,8 @@
-"""Whether a broker is ready for traffic, and whether it takes messages. Pure.
+"""Whether a broker is ready for traffic, and whether it accepts messages. Pure.
 
 A healthy slave is ready: it serves reads, and clients that want the master ask for the role. A master that
-refuses every message is not ready, whatever the reason. Whether it refuses is decided by
-broker/admission/rules.py, for sends as well.
+refuses every message is not ready, for any reason. broker/admission/rules.py decides whether it refuses, for
+sends as well.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ NOT_ASKED = "no registration was sent yet"
 
 
 class BrokerReadiness(msgspec.Struct, frozen=True):
-    """What readiness depends on; an empty text means that there is no such fault.
+    """The input of readiness; an empty text means that there is no such fault.
 
     `registered`: name servers that list this broker; `not_registered`: why the others do not. `serving`:
     started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this
     replica copies nothing. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`:
     why sends are refused. `permits_write`: of brokerPermission; without it, name servers send no producer
-    here. `no_room`: why the disk takes no messages. `log_damage`: which confirmed records are damaged, and
-    which journals of offsets a start has found lost; the other records are served, so it is ready.
+    here. `no_room`: why the disk accepts no messages. `log_damage`: which confirmed records are damaged, and
+    which journals of offsets a start has found lost; the other records are served, so the broker is ready.
     """
 
     serving: bool
@@ -42,7 +42,7 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
 
 
 def not_writable(refusal: str, *, permits_write: bool) -> str:
-    """Returns why producers should not send here; empty: messages are taken. Arguments as in
+    """Returns why producers should not send here; empty: messages are accepted. Arguments as in
     BrokerReadiness."""
     if refusal or permits_write:
         return refusal

@@ -5,9 +5,9 @@
     CREATE_TEMP_METADATA_FILE_DONE --refused--> (delete .broker.meta.temp) --> INITIAL
     CREATE_METADATA_FILE_DONE --registered--> REGISTERED
 
-Pure: step() says what to do next, broker/controller_mode/replicas_manager.py does it. Any reply may be lost,
-and the process may die between any two steps: every effect is safe to repeat, because the registerCheckCode
-on disk is the same at every attempt.
+Pure: step() decides what to do next, broker/controller_mode/replicas_manager.py does it. Any reply may be
+lost, and the process may die between any two steps: every effect is safe to repeat, because the
+registerCheckCode on disk is the same at every attempt.
 
 Invariant: past CREATE_TEMP_METADATA_FILE_DONE a broker owns exactly the id in .broker.meta. Source: RIP-44,
 persistent unique BrokerId, steps 1-6 (RocketMQ drops the temp file on a timeout, and so leaks the id).
@@ -24,7 +24,7 @@ from keelmq.remoting.operation import Failed, Ok, Unknown
 
 
 class RegisterState(Enum):
-    """How far the registration is. The files on disk tell the first three states."""
+    """The state of the registration. The files on disk show the first three states."""
 
     INITIAL = auto()
     CREATE_TEMP_METADATA_FILE_DONE = auto()
@@ -48,7 +48,7 @@ class Event(Enum):
     """The outcome of an effect."""
 
     OK = auto()  # the effect is known to have happened
-    REFUSED = auto()  # the controller answered that this id belongs to somebody else
+    REFUSED = auto()  # the controller answered that this id belongs to another broker
     UNKNOWN = auto()  # timeout, reset, no leader: it may or may not have happened, so do it again
 
 
@@ -95,7 +95,7 @@ def step(now: Registration, event: Event, broker_id: int | None = None) -> Regis
 
 
 def recover(temp_broker_id: int | None, meta_broker_id: int | None) -> Registration:
-    """Returns the state that the two files tell after a restart. .broker.meta wins: it exists only after the
+    """Returns the state that the two files show after a restart. .broker.meta wins: it exists only after the
     id was granted."""
     if meta_broker_id is not None:
         return Registration(S.CREATE_METADATA_FILE_DONE, E.REGISTER_TO_CONTROLLER, meta_broker_id)
@@ -106,7 +106,7 @@ def recover(temp_broker_id: int | None, meta_broker_id: int | None) -> Registrat
 
 def event_of(effect: Effect, outcome: Ok[Any] | Failed | Unknown) -> Event:
     """Returns the event for an outcome. Only "this id is taken" is a refusal: a follower, a timeout or a busy
-    controller says nothing about the id."""
+    controller proves nothing about the id."""
     match outcome:
         case Ok():
             return Event.OK

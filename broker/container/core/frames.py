@@ -3,8 +3,8 @@
     0        4
     | length | payload, `length` bytes of UTF-8 JSON |
 
-The length is big endian and counts the payload only. Frames are bounded: without a bound, four bytes from
-a process that fails would make the other one reserve gigabytes.
+The length is big endian and counts the payload only. Frames are bounded: without a bound, four bytes from a
+faulty process would make the other one reserve gigabytes.
 """
 
 import struct
@@ -17,7 +17,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class FrameError(Exception):
-    """No correct process sends that, or a payload does not fit into a frame."""
+    """The peer sent an invalid length, or a payload does not fit into a frame."""
 
 
 def encode_frame(payload: bytes, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
@@ -28,7 +28,7 @@ def encode_frame(payload: bytes, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
 
 class FrameDecoder:
     """receive_data() stores bytes; next_frame() returns one payload, or None if it needs more bytes. It
-    stores at most one frame and what came with it in one read."""
+    stores at most one frame and the rest of one read."""
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._buffer = bytearray()

@@ -1,4 +1,4 @@
-"""Which broker it is: cluster, group and broker id, and the names that are made of them.
+"""The identity of a broker: cluster, group and broker id, and the names that are made of them.
 
 Source: RocketMQ 5.3.3 BrokerIdentity.
 """
@@ -10,9 +10,9 @@ NOT_APPLIED = -1
 
 
 class BrokerIdentity(NamedTuple):
-    """A broker of a container. broker_id: as configured; in controller mode always NOT_APPLIED, whatever id
-    the controllers give, so that the key of a broker stays the same for its life. Then a container can have
-    one replica of a group, which is what a group wants: two copies in one process are lost together."""
+    """A broker of a container. broker_id: as configured; in controller mode always NOT_APPLIED, regardless of
+    the controllers' id, so that the key of a broker never changes. Then a container can have only one replica
+    of a group, as it should: two copies in one process are lost together."""
 
     cluster: str
     name: str

@@ -1,4 +1,4 @@
-"""Which brokers a container starts with: those of its configuration, changed by requests since. Pure."""
+"""The brokers that a container starts: those of its configuration, changed by requests since. Pure."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ VERSION = 1
 
 
 class BadMembers(ValueError):
-    """The text is not what members are kept as."""
+    """The text is not a valid list of members."""
 
 
 class Members(msgspec.Struct, frozen=True):
     """added: {configPath: worker} of files that requests added. removed: files of brokerConfigPaths whose
-    brokers requests removed. placed: {configPath: worker} of those whose brokers requests moved: they end
-    with their line in brokerConfigPaths."""
+    brokers requests removed. placed: {configPath: worker} of those whose brokers requests moved: an entry
+    ends when its line is removed from brokerConfigPaths."""
 
     added: dict[str, int] = msgspec.field(default_factory=dict)
     removed: frozenset[str] = frozenset()

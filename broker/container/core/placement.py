@@ -1,11 +1,11 @@
-"""Which worker of a container runs which broker: for a new broker, and moves that even out what there is.
+"""Which worker of a container runs which broker: for a new broker, and moves that rebalance existing ones.
 
-Pure: workers are numbers from 0 on, and the same input gives the same answer. In both functions the rules
-are, the first one first:
+Pure: workers are numbers from 0 on, and the same input gives the same answer. The rules of both functions, in
+order of priority:
 
 1. Replicas of one group are on different workers as far as possible, because a worker that dies takes all of
    its brokers down.
-2. Masters are spread evenly: they have nearly all of the load.
+2. Masters are spread evenly: they carry nearly all of the load.
 3. Brokers are spread evenly.
 """
 
@@ -89,7 +89,7 @@ class _Load:
             self.add(each, 1)
 
     def add(self, broker: Placed, count: int) -> None:
-        """Adds a broker (1), or takes it off (-1)."""
+        """Adds a broker (1), or removes it (-1)."""
         identity, worker, is_master = broker
         self._replicas[identity.cluster, identity.name, worker] += count
         self._brokers[worker] += count

@@ -1,6 +1,7 @@
-"""Checks the brokers of a container together, before any of them is started: what two of them cannot share.
+"""Checks the brokers of a container against each other before any is started: ports and directories that two
+of them cannot share.
 
-RocketMQ's container finds an occupied port when it binds it, and two stores in one directory never. Pure.
+RocketMQ's container detects an occupied port when it binds it, and never two stores in one directory. Pure.
 """
 
 from collections.abc import Iterable
@@ -10,8 +11,8 @@ from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 
 
 class BrokerPlan(NamedTuple):
-    """What a broker is about to use. ports: {number: key that it comes from}. directories: {key: path} of
-    those that nobody else may write into, or of a file, absolute and without links."""
+    """The resources that a broker is about to use. ports: {number: its key}. directories: {key: path} of
+    directories (or a file) that only this broker may write, absolute and without links."""
 
     config_path: str
     identity: BrokerIdentity
@@ -21,7 +22,7 @@ class BrokerPlan(NamedTuple):
 
 def problems_of(new: BrokerPlan, others: Iterable[BrokerPlan], own_ports: dict[int, str]) -> list[str]:
     """Returns why `new` cannot be in one container with `others`; empty: it can. own_ports: those of the
-    container itself, with what they are for."""
+    container itself, with their purposes."""
     found = [
         f"port {port} ({key}) is the container's own ({own_ports[port]}); choose another {key}"
         for port, key in new.ports.items()

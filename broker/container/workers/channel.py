@@ -1,6 +1,6 @@
 """Channel: one end of the socket pair between a container's supervisor and a worker, as frames.
 
-It never blocks and never grows without bound: an end that does not read is given up.
+It never blocks and never grows without bound: if the other end does not read, the channel ends.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ UNSENT_BYTES_MAX = 2 * FRAME_BYTES_MAX
 
 
 class Receiver(Protocol):
-    """Who gets what the other end sends."""
+    """Receives the payloads from the other end."""
 
     def received(self, payload: bytes) -> None:
         """Called with each frame's payload. Raises MessageError, which ends the channel."""
@@ -52,7 +52,7 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Ends the channel after what is queued."""
+        """Ends the channel after the queued messages."""
         if self._transport is not None:
             self._transport.close()
 
@@ -75,6 +75,6 @@ class Channel(asyncio.Protocol):
         """Called by the event loop."""
         cut = self._decoder.stored_bytes
         ended = f"it closed the connection{' in the middle of a message' if cut else ''}"
-        if error is not None and not isinstance(error, ConnectionError):  # which only says that it is closed
+        if error is not None and not isinstance(error, ConnectionError):  # which only means closed
             ended = f"the connection broke: {error}"
         self._receiver.lost(self._reason or ended)

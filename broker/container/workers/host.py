@@ -1,7 +1,7 @@
 """WorkerHost: a BrokerHost whose brokers run in a worker process, which it starts, watches and starts again.
 
-A worker that ends takes its brokers down and nobody else's. They are reported as failed; after a pause the
-process is started again, and its brokers in it.
+If a worker ends, only its own brokers go down. They are reported as failed; after a pause the process and its
+brokers are started again.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ R = TypeVar("R", bound=Result)
 
 
 class _Attempt(msgspec.Struct, eq=False):
-    """A start. link: of the worker that was asked. is_alone: no other start was going on meanwhile."""
+    """A start. link: of the worker that received it. is_alone: no other start ran at the same time."""
 
     link: Link | None = None
     is_alone: bool = True
@@ -69,7 +69,7 @@ class WorkerHost:
         self._worker: RunningWorker | None = None
         """None: it is down."""
         self._next: RunningWorker | None = None
-        """It takes over when the present one has ended."""
+        """The next process; it takes over when the present one has ended."""
         self._up, self._gone, self._all_tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._gone.set()
         self._restarts = 0
@@ -123,7 +123,7 @@ class WorkerHost:
             raise BrokerRefused(f"{purpose}: it runs in {link.name} already, from {kept.setup.config_path}")
         await self._kept.take(setup.identity)
         await self._start_in(link, setup)
-        if link.has_ended.is_set():  # after its answer; nobody else reports this broker
+        if link.has_ended.is_set():  # after its answer; no other code reports this broker
             raise BrokerRefused(f"{purpose}: {link.name} ended right after it: {link.reason}")
         self._kept.add(setup)
 
@@ -176,7 +176,7 @@ class WorkerHost:
         return state.worker.model_copy(update=ours)
 
     async def metrics(self) -> "Iterable[Metric]":
-        """See BrokerHost. None of a worker that does not answer: a scrape shows what there is."""
+        """See BrokerHost. Empty for a worker that does not answer: a scrape shows what is available."""
         from broker.container.workers.metrics_text import to_families
 
         try:
@@ -203,9 +203,10 @@ class WorkerHost:
             await self._ask(self._next.link, Change(settings=dict(settings)), Done, purpose)
 
     async def restart(self) -> None:
-        """See BrokerHost. The new process is there before the old one stops: brokers are not down while it
-        imports and reads its configuration. Brokers that cannot start again are reported to the observer.
-        Raises BrokerRefused, and nothing was stopped: the worker is down, or no new one can begin."""
+        """See BrokerHost. The new process runs before the old one stops: brokers are not down while it
+        imports modules and reads its configuration. Brokers that cannot start again are reported to the
+        observer. Raises BrokerRefused, and nothing was stopped: the worker is down, or no new one can
+        begin."""
         purpose = "the restart"
         async with self._restarting:
             link = self._link(purpose)
@@ -221,7 +222,7 @@ class WorkerHost:
                 self._is_planned = True
             finally:
                 if not self._is_planned and (self._is_closing or not link.has_ended.is_set()):
-                    await self._end_next()  # else _run() takes it
+                    await self._end_next()  # else _run() handles it
             begun = self._begun = asyncio.get_running_loop().create_future()
             try:
                 await self._ask(link, Close(), Done, purpose)

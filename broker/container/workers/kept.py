@@ -1,7 +1,7 @@
-"""KeptBrokers: the brokers that a worker should have. They are started again when the worker was.
+"""KeptBrokers: the brokers that a worker should have. They are restarted after the worker was restarted.
 
-One after the other, so that a broker which ends the whole process in its start is found: after BLAMED_MAX
-times it stays out, and the others get a process that lives. A broker that was blamed starts after the others.
+They start one after the other, to find a broker that ends the whole process in its start: after BLAMED_MAX
+times it is not started again, so the others can run. A blamed broker starts after the others.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from keelmq.remoting.operations.container import BrokerState, InnerBroker
 logger = logging.getLogger(__name__)
 
 BLAMED_MAX: Final = 3
-"""A broker in whose starts the worker ended this often in a row is not started any more."""
+"""After the worker ended in this many consecutive starts of a broker, the broker is not started any more."""
 
 
 class Kept(msgspec.Struct):
@@ -46,7 +46,7 @@ class Kept(msgspec.Struct):
 
 
 class KeptBrokers:
-    """By identity. What a broker does on its own is told to `observer`, if there is one."""
+    """By identity. `observer`, if there is one, receives the events of brokers that no request caused."""
 
     def __init__(self, observer: HostObserver | None = None) -> None:
         self.observer = observer
@@ -105,7 +105,7 @@ class KeptBrokers:
         self, start: Callable[[InnerSetup], Awaitable[None]], has_ended: Callable[[], bool]
     ) -> None:
         """Starts all brokers that are not up, with start(), until the worker has ended. A refusal is
-        reported, and the broker forgotten: its next start is up to whoever asked for the first one."""
+        reported, and the broker forgotten: its next start is up to the caller of the first one."""
         for kept in sorted(self, key=lambda kept: kept.blamed):
             identity = kept.setup.identity
             if has_ended():

@@ -46,7 +46,7 @@ class Link:
         self.reason = ""
         """Why it was lost."""
         self.is_given_up = False
-        """Whether the supervisor has ended it, because the worker hangs or sends what is no message."""
+        """Whether the supervisor has ended it, because the worker hangs or sends an invalid message."""
         self.heard = 0
         """Messages of the worker so far."""
         self._on_event = on_event
@@ -54,7 +54,7 @@ class Link:
         self._open: dict[int, asyncio.Future[Result]] = {}
 
     async def request(self, command: Command, result: type[R], *, deadline_ms: int, purpose: str) -> R:
-        """Returns the worker's result. purpose: what is asked for, for texts: "starting c_a_0". Raises
+        """Returns the worker's result. purpose: of the request, for texts: "starting c_a_0". Raises
         BrokerRefused: the worker refuses, ends meanwhile, or does not answer; in the last case it hangs, so
         the link is given up."""
         if self.has_ended.is_set():

@@ -4,7 +4,7 @@
     worker -> supervisor   Answer (id, result), BrokerFailed, BrokerRestarted
 
 Both ends are of the same version, since the supervisor starts the worker, so an unknown key is an error. No
-message has a secret: the worker reads the configuration itself.
+message contains a secret: the worker reads the configuration itself.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ M = TypeVar("M")
 
 
 class MessageError(Exception):
-    """A frame is not a message that the other end sends."""
+    """A frame is not a valid message of the other end."""
 
 
 class Message(BaseModel):
@@ -103,7 +103,7 @@ Command = Begin | Change | Start | Stop | ListBrokers | DescribeWorker | ReadMet
 
 
 class Request(Message):
-    """deadline_ms: after which the worker gives the command up and refuses it."""
+    """deadline_ms: after which the worker abandons and refuses the command."""
 
     kind: Literal["request"] = "request"
     id: int
@@ -112,7 +112,7 @@ class Request(Message):
 
 
 class Cancel(Message):
-    """Nobody waits for the answer any more: the worker gives the command up and does not answer."""
+    """The caller no longer waits for the answer: the worker abandons the command and does not answer."""
 
     kind: Literal["cancel"] = "cancel"
     id: int
@@ -181,7 +181,7 @@ class BrokerRestarted(Message):
 FromSupervisor = Request | Cancel
 FromWorker = Answer | BrokerFailed | BrokerRestarted
 ORDERS = (Begin, Start, Stop, Leave, Close)
-"""Commands that somebody asked for; the others repeat by themselves."""
+"""Commands that were requested; the others are repeated automatically."""
 
 _FROM_SUPERVISOR: TypeAdapter[FromSupervisor] = TypeAdapter(
     Annotated[FromSupervisor, Field(discriminator="kind")]

@@ -1,5 +1,5 @@
-"""Metric families as Prometheus text, for the way from a worker to the supervisor: JSON has neither infinity
-nor NaN."""
+"""Metric families as Prometheus text, for the transfer from a worker to the supervisor: JSON has neither
+infinity nor NaN."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

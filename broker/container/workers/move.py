@@ -7,7 +7,7 @@ from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
 
 
 class MoveRefused(BrokerRefused):
-    """The broker was not moved. is_serving: it serves where it was; else it serves nowhere."""
+    """The broker was not moved. is_serving: it still serves at the source; else it serves nowhere."""
 
     def __init__(self, text: str, *, is_serving: bool) -> None:
         super().__init__(text)
@@ -16,12 +16,12 @@ class MoveRefused(BrokerRefused):
 
 async def move(setup: InnerSetup, source: BrokerHost, target: BrokerHost) -> None:
     """Returns when the broker serves at the target. Raises MoveRefused, after it was started at the source
-    again, if that was possible. Do not cancel it: the broker may be nowhere then."""
+    again, if that was possible. Do not cancel it: the broker could end up on neither host."""
     name = setup.identity.canonical_name
     try:
         await source.stop(setup.identity, hand_over=True)
     except BrokerRefused as error:
-        # What is left of it (a port, its store's lock) would be in the way at the target, too.
+        # Its remains (a port, its store's lock) would block the start at the target, too.
         await _roll_back(setup, source, f"{name} was not moved, since it did not stop as it should: {error}")
     try:
         await target.start(setup)

@@ -41,9 +41,9 @@ class Spawn(Protocol):
 async def spawn(
     number: int, *, command: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Process, socket.socket]:
-    """Starts a worker. Returns its process and the supervisor's end of the pair. Its command line has nothing
-    that a user of the machine must not see; stderr is the supervisor's, so that there is one log. Raises
-    OSError."""
+    """Starts a worker. Returns its process and the supervisor's end of the pair. Its command line contains no
+    secrets, since users of the machine can read it; stderr is the supervisor's, so that there is one log.
+    Raises OSError."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -64,9 +64,9 @@ async def spawn(
 
 
 async def end(process: Process, patience_ms: int) -> bool:
-    """Returns when the process has ended and is reaped: by itself within patience_ms, else by SIGKILL.
-    Returns whether it had to be killed. Waits as long as the system takes: a process that is still there
-    holds its ports and files, and nobody could take its place."""
+    """Waits until the process has ended and is reaped: it is killed by SIGKILL after patience_ms. Returns
+    whether it was killed. Waits as long as the system needs: a process that still exists holds its ports and
+    files, so it could not be replaced."""
     is_killed = False
     try:
         async with asyncio.timeout(patience_ms / 1000):

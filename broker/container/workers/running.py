@@ -1,4 +1,4 @@
-"""RunningWorker: one worker process with its link, from its begin to its end."""
+"""RunningWorker: one worker process with its link, from start to end."""
 
 import asyncio
 import logging
@@ -85,7 +85,8 @@ class RunningWorker(msgspec.Struct, frozen=True):
         return cls(link, process, times)
 
     async def until_end(self) -> str:
-        """Returns why the process has ended, as a sentence. It is reaped then. Cancelled, it is killed."""
+        """Returns why the process has ended, as a sentence. It is reaped then. If cancelled, the process is
+        killed."""
         link = self.link
         is_killed = True
         pings = asyncio.create_task(self._ping(), name=f"pings of {link.name}")
@@ -99,8 +100,8 @@ class RunningWorker(msgspec.Struct, frozen=True):
         return f"{link.name} {why}"
 
     async def _ping(self) -> None:
-        """Gives the link up when nothing is heard for silent_pings in a row. Pings are counted, and not time:
-        after a pause of the supervisor itself, the worker still has all of its time."""
+        """Ends the link if no message arrives for silent_pings in a row. Pings are counted instead of time,
+        so that after a pause of the supervisor itself the worker still has its whole timeout."""
         heard, silent = self.link.heard, 0
         while silent < self.times.silent_pings:
             self.link.ping()

@@ -56,7 +56,7 @@ SIGNAL_GRACE_S: Final = 60.0
 and stops its workers one by one."""
 
 MakeHost = Callable[[Begin, HostObserver], AbstractAsyncContextManager[BrokerHost]]
-"""Raises ConfigError at its begin."""
+"""Raises ConfigError when it begins."""
 
 
 class WorkerServer:
@@ -70,7 +70,7 @@ class WorkerServer:
         signal_grace_s: float = SIGNAL_GRACE_S,
         bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        """on_stopping: called when the brokers begin to stop for good."""
+        """on_stopping: called when the brokers begin their final stop."""
         self._make_host, self._on_stopping, self._signal_grace_s = make_host, on_stopping, signal_grace_s
         self._channel = Channel(self, bytes_max)
         self._host: BrokerHost | None = None
@@ -84,7 +84,7 @@ class WorkerServer:
 
     async def serve(self, end: socket.socket) -> None:
         """Returns when all brokers are stopped. end: of the socket pair. Raises StopError: some brokers were
-        not stopped as they should be."""
+        not stopped in order."""
         loop = asyncio.get_running_loop()
         loop_watch.start()
         await loop.create_unix_connection(lambda: self._channel, sock=end)
@@ -105,8 +105,8 @@ class WorkerServer:
 
     def signalled(self) -> None:
         """A terminal signals the whole process group, and systemd every process of a service, so the
-        supervisor has the signal, too. It knows in which order brokers stop: a worker waits for its orders,
-        and stops alone only if there are none for signal_grace_s."""
+        supervisor gets the signal, too. It knows the order in which brokers stop: a worker waits for its
+        commands, and stops without them only after signal_grace_s."""
         logger.debug("a signal: waiting for the supervisor")
         asyncio.get_running_loop().call_later(self._signal_grace_s, self._check_supervisor)
 
@@ -160,7 +160,7 @@ class WorkerServer:
     # -- commands ------------------------------------------------------------------------------------------
 
     def _run(self, request: Request, host: BrokerHost) -> None:
-        """Carries a command out in a task of its own, so that a long start does not delay the next ping.
+        """Carries out a command in a separate task, so that a long start does not delay the next ping.
         Commands for one broker run one after the other."""
         command, before = request.command, None
         if isinstance(command, Start | Stop):
@@ -238,7 +238,7 @@ class WorkerServer:
     # -- end -----------------------------------------------------------------------------------------------
 
     async def _close_host(self) -> None:
-        """Once, whoever asks first; a caller that gives up does not interrupt it."""
+        """Runs once, for the first caller; a caller that gives up does not interrupt it."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._stop_brokers(), name="stop the brokers")
         await asyncio.shield(self._closing)

@@ -31,15 +31,15 @@ from keelmq.runtime.quick_start import settle_collector
 from keelmq.runtime.stop_steps import StopError
 from keelmq.runtime.tasks import TaskSet
 
-logger = logging.getLogger("broker.container.workers.worker")  # __main__ says nothing
+logger = logging.getLogger("broker.container.workers.worker")  # __main__ is no useful name
 
 PROGRAM: Final = "mqbrokercontainer worker"
 STOP_S: Final = 150
-"""How long the brokers may stop, for a worker whose supervisor is not there to end it."""
+"""How long the stop of the brokers may take if the supervisor is gone and cannot end the worker."""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of what process.spawn() passes."""
+    """Returns the parser of the arguments of process.spawn()."""
     parser = program.Parser(prog=PROGRAM, description="A process of mqbrokercontainer, which starts it.")
     parser.add_argument("--number", type=int, required=True, help="of this worker in its container")
     parser.add_argument("--fd", type=int, required=True, help="end of the socket pair to the supervisor")
@@ -65,8 +65,9 @@ async def serve(number: int, end: socket.socket, make_host: MakeHost) -> None:
 
 def run(argv: list[str], make_host: MakeHost) -> int:
     """Returns the exit code."""
-    # Until serve() has handlers: a signal to the group must not end what the supervisor is about to stop.
-    # A closed terminal never does: the supervisor has its SIGHUP, too, unless it was started with nohup.
+    # Until serve() has handlers: a signal to the group must not end a worker that the supervisor is about to
+    # stop. A closed terminal never does: the supervisor gets its SIGHUP, too, unless it was started with
+    # nohup.
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     arguments = make_parser().parse_args(argv)
@@ -77,7 +78,7 @@ def run(argv: list[str], make_host: MakeHost) -> int:
     program.raise_open_files_limit()
     program.let_the_loop_in()
     try:
-        # What is about no broker of the worker is about the worker.
+        # Log lines about no broker of the worker are about the worker.
         with log_context(f"worker {arguments.number}"), bounded_end(program.runner()) as runner:
             runner.run(serve(arguments.number, end, make_host))
     except StopError as error:
@@ -87,7 +88,7 @@ def run(argv: list[str], make_host: MakeHost) -> int:
 
 @asynccontextmanager
 async def local_host(begin: Begin, observer: HostObserver) -> AsyncIterator[BrokerHost]:
-    """Makes the host, and keeps what its brokers share up to date. Raises ConfigError."""
+    """Makes the host, and keeps the shared parts of its brokers up to date. Raises ConfigError."""
     path, environ = begin.config_path, os.environ
     (config,) = load_config(ContainerConfig, path=path, environ=environ, overrides=begin.overrides)
     assert isinstance(config, ContainerConfig)
@@ -95,7 +96,7 @@ async def local_host(begin: Begin, observer: HostObserver) -> AsyncIterator[Brok
     process = make_process_parts(config)
     tasks = TaskSet()
     LocalHost.share_threads()
-    # Before there are brokers, whose objects come and go: frozen ones would never be collected.
+    # Before there are brokers, whose objects are short-lived: frozen ones would never be collected.
     settle_collector()
     try:
         tasks.start("certificates of our ports", process.tls.run)
