@@ -1,10 +1,10 @@
-"""How long a slave's report proves to its master that nobody was elected instead, and who keeps that promise.
+"""How long a slave's report proves to its master that no other master was elected, and which side ensures it.
 Pure.
 
 While no controller answers, a master acknowledges only if every broker that could be elected, each other
-member of the SyncStateSet, has reported over its HA link lately (core/lease.py). A report says that its
-sender was no master when it sent it; its sender may be elected the moment after. So two rules hold it true,
-each on its own, and neither compares the clocks of two machines:
+member of the SyncStateSet, has reported over its HA link lately (core/lease.py). A report states that its
+sender was not master when it sent it; the sender may be elected a moment later. So two rules, each sufficient
+alone, keep it true, and neither compares the clocks of two machines:
 
 1. The master counts a report for at most report_lease_ms(). Let the master be cut off at c, from controllers
    and slaves at once. The controllers had then heard a heartbeat that was sent at c - B or later
@@ -42,7 +42,8 @@ REPORT_MS: Final = 150
 HEARD_MS: Final = 400
 """A slave whose master is silent for longer than this stops its reports: they may still arrive."""
 LEASE_MAX_MS: Final = 1_200
-"""A report of a KeelMQ slave counts no longer. It may miss five in a row while the controllers are down."""
+"""A report of a KeelMQ slave counts no longer than this. It may miss five in a row while the controllers are
+down."""
 LEASE_MIN_MS: Final = 400
 """Two reports. Reports that would count for less are not used: the master would be isolated between them."""
 FOREIGN_MAX_MS: Final = 15_000
@@ -73,8 +74,8 @@ def shortest_timeout_ms(heartbeat_interval_ms: int) -> int:
 
 
 class ReportPromise:
-    """What this slave has promised to its masters by its reports. Kept from link to link, and from master to
-    master. Times in ms of one monotonic clock."""
+    """The promise that this slave has given to its masters by its reports. Kept across links and masters.
+    Times in ms of one monotonic clock."""
 
     def __init__(self) -> None:
         self._until_ms: int | None = None
@@ -84,5 +85,5 @@ class ReportPromise:
         self._until_ms = max(self._until_ms or 0, sent_ms + PROMISE_MS)
 
     def left_ms(self, now_ms: int) -> int:
-        """Returns how long the term of this broker must not begin yet; 0: it may."""
+        """Returns how long the term of this broker must not begin yet; 0: it may begin."""
         return 0 if self._until_ms is None else max(0, self._until_ms - now_ms)

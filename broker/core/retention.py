@@ -5,12 +5,12 @@ Three levels of disk use: above used_ratio, old files are deleted at any hour; a
 oldest are deleted whatever their age; above warning_ratio, messages are refused until the use is at most
 forcibly_ratio again.
 
-Brokers that share a partition may each have a quota of it. Then the first level is of the quota: old files
-are deleted at any hour when the store's files have more than used_ratio of the quota, and the oldest
-whatever their age above logical_forcibly_ratio of it. The levels of the whole partition apply as before.
-Two brokers with half of a partition each end with equal parts if logical_forcibly_ratio + x <=
-forcibly_ratio, where x is the part of other files. Otherwise the partition's level may come first, and their
-parts may differ by (logical_forcibly_ratio + x - forcibly_ratio) of it.
+Brokers that share a partition may each have a quota of it. Then the first level applies to the quota: old
+files are deleted at any hour when the store's files exceed used_ratio of the quota, and the oldest at any age
+above logical_forcibly_ratio of it. The levels of the whole partition apply as before. Two brokers with half
+of a partition each end with equal parts if logical_forcibly_ratio + x <= forcibly_ratio, where x is the part
+of other files. Otherwise the partition's level may come first, and their parts may differ by
+(logical_forcibly_ratio + x - forcibly_ratio) of it.
 
 Source: RocketMQ 5.3.3 DefaultMessageStore.CleanCommitLogService, RIP-31. Pure.
 """
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 HELD_MS_MAX = 120_000
-"""A file that must be deleted is kept so long for a replica that still copies it."""
+"""How long a file that must be deleted is kept for a replica that still copies it."""
 
 
 class RetentionRules(msgspec.Struct, frozen=True):
@@ -49,13 +49,13 @@ class RetentionRules(msgspec.Struct, frozen=True):
         return self.replicas > 1 or self.quota_percent < 1
 
     def quota_bytes(self, partition_bytes: int) -> int:
-        """Returns what the store may use of a partition of this size. Only with has_quota."""
+        """Returns the bytes that the store may use of a partition of this size. Only with has_quota."""
         if self.replicas > 1:
             return partition_bytes // self.replicas
         return int(partition_bytes * self.quota_percent)
 
     def forced_bytes(self, quota_bytes: int) -> int:
-        """Returns the bytes of files above which the oldest are deleted whatever their age."""
+        """Returns the bytes of files above which the oldest are deleted at any age."""
         return int(quota_bytes * self.logical_forcibly_ratio)
 
 
@@ -69,19 +69,19 @@ class QuotaUse(NamedTuple):
     kept_bytes: int = 0
 
     def can_be_met(self, rules: RetentionRules) -> bool:
-        """Returns whether deleting files can end the forced level. If not, nothing is deleted for it: that
-        would take every message and free too little."""
+        """Returns whether deleting files can end the forced level. If not, no file is deleted for it: that
+        would delete every message and free too little."""
         return self.kept_bytes <= rules.forced_bytes(self.quota_bytes)
 
     def excess_bytes(self, rules: RetentionRules) -> int:
-        """Returns how much of used_bytes is deleted at once, whatever its age."""
+        """Returns how much of used_bytes is deleted at once, at any age."""
         excess = self.used_bytes - rules.forced_bytes(self.quota_bytes)
         return max(excess, 0) if rules.force and self.can_be_met(rules) else 0
 
 
 class Level(IntEnum):
-    """Which files the use of the disk lets go: old ones at the hours of deleteWhen, old ones at any hour,
-    the oldest whatever their age."""
+    """Which files the disk use allows to delete: old ones at the hours of deleteWhen, old ones at any hour,
+    the oldest at any age."""
 
     AT_HOURS = 0
     ANY_HOUR = 1
@@ -137,7 +137,7 @@ def decide_retention(
 
 
 def level_of(rules: RetentionRules, used_ratio: float, quotas: Sequence[QuotaUse], *, full: bool) -> Level:
-    """Returns the highest level that the partitions (used_ratio) or their quotas ask for. full: messages are
+    """Returns the highest level that the partitions (used_ratio) or their quotas require. full: messages are
     refused."""
     is_short = full or used_ratio > rules.forcibly_ratio
     if is_short and rules.force:

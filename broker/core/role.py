@@ -1,10 +1,10 @@
-"""What a broker does about a role update: become master or slave, reconnect, adopt a SyncStateSet, ask, or
-stay, or register again.
+"""A broker's reaction to a role update: become master or slave, reconnect, adopt a SyncStateSet, ask for an
+election, stay, or register again.
 
 Pure. Role updates come from registration (1003), election (1002), poll (1004) and notification (1008), in any
 order and any number of times. A strictly newer masterEpoch wins; at the same epoch only the master's address
 and the SyncStateSet may change; anything older is ignored. `Role.epoch` is the epoch of the last *finished*
-role change, so a change that failed half-way is decided and done again (broker-ha pitfall 25). Source:
+role change, so a change that failed half-way is decided and executed again (broker-ha pitfall 25). Source:
 RIP-44, RocketMQ 5.3.3 ReplicasManager; reconnecting at a new address is ours (pitfall 50).
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 
 class RoleUpdate(msgspec.Struct, frozen=True):
-    """What a controller said. master_broker_id None: no master is recorded, or none that is alive."""
+    """A controller's statement. master_broker_id None: no master is recorded, or none that is alive."""
 
     master_epoch: int
     master_broker_id: int | None = None
@@ -27,8 +27,8 @@ class RoleUpdate(msgspec.Struct, frozen=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """What this broker is. epoch 0: nothing yet since it was registered. address: its own, with which it was
-    registered; empty: not known."""
+    """The role of this broker. epoch 0: none yet since it was registered. address: its own, as registered;
+    empty: not known."""
 
     broker_id: int
     epoch: int = 0
@@ -72,7 +72,7 @@ class AskForElection(msgspec.Struct, frozen=True):
 
 class RegisterAgain(msgspec.Struct, frozen=True):
     """Another process is registered with this broker's id: serve nothing until the controllers accept this
-    one again. The reason is for people."""
+    one again. The reason is for operators."""
 
     reason: str
 
@@ -87,15 +87,15 @@ Decision = ChangeToMaster | ChangeToSlave | AdoptSyncStateSet | AskForElection |
 
 
 def id_is_taken(mine: Role, role_update: RoleUpdate) -> bool:
-    """Returns whether the update's master has this broker's id and another address. An id tells nothing about
-    a process: a copy of its disk has the same one."""
+    """Returns whether the update's master has this broker's id and another address. An id does not identify a
+    process: a copy of its disk has the same one."""
     if role_update.master_broker_id != mine.broker_id or not mine.address:
         return False
     return role_update.master_address not in (None, mine.address)
 
 
 def decide_role(mine: Role, role_update: RoleUpdate) -> Decision:
-    """Returns what to do about `role_update`. Total; Stay for everything that was already done."""
+    """Returns the reaction to `role_update`. Total; Stay if it has no effect."""
     if role_update.master_epoch < mine.epoch:
         return Stay(f"masterEpoch {role_update.master_epoch} is older than ours, {mine.epoch}")
     if role_update.master_broker_id is None:

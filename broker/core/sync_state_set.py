@@ -1,4 +1,4 @@
-"""The SyncStateSet as its master maintains it: who joins, who leaves, and whose acks count meanwhile. Pure.
+"""The SyncStateSet as its master maintains it: which replicas join and leave, and whose acks count. Pure.
 
 SyncStateSetManager.next_proposal() is the only place where the set shrinks (_shrink) or expands (_expand).
 
@@ -12,8 +12,8 @@ that may still be accepted ("in doubt"). Only evidence ends a doubt, never a tim
 The second is no proof (a controller may have been paused while it held the request). It is needed for
 RocketMQ's controllers only: KeelMQ's raise the set epoch when a master in doubt reads.
 
-Invariants: one proposal at a time; the master is in every proposal; nothing is in doubt once the outcome is
-known.
+Invariants: one proposal at a time; the master is in every proposal; no replica is in doubt once the outcome
+is known.
 """
 
 from collections.abc import Mapping
@@ -23,23 +23,23 @@ from typing import Protocol
 import msgspec
 
 SETTLE_MS = 3_000
-"""No request to the controller lives longer: it is the timeout of the call."""
+"""Upper limit for the life of a request to the controller: the timeout of the call."""
 
 HOLD_MS = 200
 HOLD_PAUSE_MS = 2_000
 HOLD_BYTES_MAX = 4 << 20
 """A slave that follows closely under steady load is always a few packets behind a confirmOffset that the
 master moves alone. So its acks count for HOLD_MS before it is proposed: confirmOffset waits, and the slave
-reaches it. A slave further behind than HOLD_BYTES_MAX, or one that failed less than HOLD_PAUSE_MS ago, is not
-waited for."""
+reaches it. confirmOffset does not wait for a slave that is further behind than HOLD_BYTES_MAX, or failed less
+than HOLD_PAUSE_MS ago."""
 
 CLOSE_BEHIND_MS = 1_000
 """A slave that had the whole log this recently follows closely."""
 
 JOIN_PAUSE_FIRST_MS, JOIN_PAUSE_MAX_MS = 200, 1_600
-"""A candidate whose joining was refused (most likely the controllers take it for dead) is not proposed again
+"""A candidate whose joining was refused (most likely the controllers consider it dead) is not proposed again
 for a pause that doubles each time: a member that leaves meanwhile must not be refused with it, and every
-attempt costs the controllers an event. The shell looks again before the first pause is over
+attempt costs the controllers an event. The shell checks again before the first pause is over
 (ha/mastership.py)."""
 
 
@@ -58,7 +58,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Follower(Protocol):
-    """What is known of a slave's live link (MasterLink)."""
+    """The state of a slave's live link (MasterLink)."""
 
     @property
     def ack_offset(self) -> int:
@@ -124,8 +124,8 @@ class SyncStateSetManager:
         now_ms: int,
         metadata_lag_ms: Mapping[int, int] = MappingProxyType({}),
     ) -> Proposal | None:
-        """Returns the set that should be, if it differs from the agreed one and no proposal is in flight;
-        else None.
+        """Returns the set to propose, if it differs from the agreed one and no proposal is in flight; else
+        None.
 
         metadata_lag_ms: for how long a slave has lacked a change of topics, groups or offsets. A slave that
         lacks one does not join; a member that lacks it for longer than max_lag_ms leaves (design S3).
@@ -205,7 +205,7 @@ class SyncStateSetManager:
             return True
         close_behind = now_ms - follower.caught_up_ms(now_ms) <= CLOSE_BEHIND_MS
         if not self._all_ack:
-            return close_behind  # without all_ack, confirmOffset is the end of the log and waits for nobody
+            return close_behind  # without all_ack, confirmOffset is the end of the log and waits for no slave
         if close_behind and confirm_offset - ack <= HOLD_BYTES_MAX:
             self._hold(candidate, now_ms)
         return False
@@ -225,8 +225,8 @@ class SyncStateSetManager:
     # -- answers -----------------------------------------------------------------------------------------
 
     def answered(self, answer: SyncStateSet | None, *, now_ms: int) -> bool:
-        """Takes the controller's answer to the proposal; None: refused or unknown. Returns True if the agreed
-        set changed."""
+        """Handles the controller's answer to the proposal; None: refused or unknown. Returns True if the
+        agreed set changed."""
         proposal, self._in_flight = self._in_flight, None
         self._ended_ms = now_ms
         if answer is None or proposal is None:
@@ -241,7 +241,7 @@ class SyncStateSetManager:
             self._join_pause[candidate] = (now_ms + pause_ms, pause_ms)
 
     def read(self, reading: SyncStateSet | None, *, begun_ms: int) -> bool:
-        """Takes the controller's set, read at begun_ms; None: unknown. Returns True if the agreed set
+        """Handles the controller's set, read at begun_ms; None: unknown. Returns True if the agreed set
         changed."""
         if reading is None:
             return False
@@ -252,7 +252,7 @@ class SyncStateSetManager:
         return changed
 
     def adopt(self, sync_state_set: SyncStateSet) -> bool:
-        """Takes a set that the controller sent in any way. Returns False for an older one, which is
+        """Handles a set that the controller sent in any way. Returns False for an older one, which is
         ignored."""
         if sync_state_set.epoch <= self.agreed.epoch:
             return False

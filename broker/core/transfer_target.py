@@ -1,5 +1,5 @@
-"""Which replica can take over a mastership that is handed over, by how much of the log it has acknowledged,
-and whom to try next if the controllers refuse it. Pure."""
+"""Which replica can take over the mastership in a hand-over, by the acknowledged part of the log, and which
+one is next if the controllers refuse it. Pure."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Busy polling: the event loop of a master does not sleep while one message waits for its replicas.
 
-On a virtual machine, waking a sleeping process takes as long as all the work of the replica: a third of the
+On a virtual machine, waking a sleeping process costs as much as all the work of the replica: a third of the
 time that a producer waits when it sends one message after the other. So the loop polls its sockets for some
 turns instead. It does not poll when several messages wait, because they share one wake-up. Polling that ends
 without an ack is followed by a growing pause, so it costs little where it cannot help (a real network between
@@ -16,7 +16,7 @@ from keelmq.runtime.backoff import Backoff
 TURNS_MAX = 100
 """Turns of the event loop, each with a poll of the sockets: about 250 µs in total."""
 PAUSE = Backoff(first_ms=2, max_ms=1_000)
-"""Between polls that ended without an ack. No jitter: the pause spares this process, and no other one."""
+"""Between polls that ended without an ack. No jitter: the pause only concerns this process."""
 
 
 class BusyPoller:

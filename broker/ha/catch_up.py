@@ -1,4 +1,4 @@
-"""Threads that send the log to a replica that is far behind, with sendfile, so without a copy to user space.
+"""Threads that send the log to a replica that is far behind, with sendfile, without a copy to user space.
 
 A SendfileBatch is some MiB of packets that the MasterLink has made; a thread sends it. Meanwhile the event
 loop writes nothing to that socket, but still reads acks from it. The thread uses only descriptors that the
@@ -20,13 +20,13 @@ from broker.store.log_check import Piece, check_file
 from keelmq.runtime.log_context import ContextThreadPool
 
 ABORT_CHECK_MS = 1_000
-"""A thread that waits for a slow replica checks this often whether its batch was aborted."""
+"""Interval at which a thread that waits for a slow replica checks whether its batch was aborted."""
 IDLE_WAIT_MS = 1_000
-"""Time that a role change waits for the threads; only a disk that does not answer keeps one longer."""
+"""Time that a role change waits for the threads; only a disk that does not answer blocks one longer."""
 CHECK_AHEAD_BYTES = 16 << 20
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with a time of 0: the send queue of a link that ends is dropped. Sendfile queues pages of the
-log, not copies of them, and after the mastership these pages may be overwritten."""
+log, not copies of them, and after the term as master these pages may be overwritten."""
 
 
 class SendfileBatch:
@@ -80,7 +80,7 @@ class SendfileBatch:
         poll.register(self._socket, select.POLLOUT)
         while not self.aborted:
             if poll.poll(ABORT_CHECK_MS):
-                return  # there is room, or an error that the next call raises
+                return  # there is room, or the next call raises the error
         raise ConnectionAbortedError("the link was closed")
 
     def abort(self) -> None:

@@ -3,7 +3,7 @@ the event loop.
 
 A replica must send its acks in time even while it receives a lot, and other brokers of the process have the
 same loop, so no turn takes much longer than SLICE_US. A replica that cannot follow stops reading from its
-master: what it has not dispatched stays below BACKLOG_BYTES_MAX, and its acks tell the master that it lags.
+master: its backlog stays below BACKLOG_BYTES_MAX, and its acks show the master that it lags.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_us
 
 SLICE_US: Final = 2_000
-"""One turn of the loop; more than it takes to receive what one turn receives."""
+"""Dispatch time in one turn of the loop; more than the time to receive the bytes of one turn."""
 COPYING_SLICE_US: Final = 250
-"""The same of a replica that is far behind: bytes that exist twice come first."""
+"""The same of a replica that is far behind: copying bytes has priority."""
 SLICE_RECORDS: Final = 256
-"""Between two looks at the clock: a millisecond, interpreted."""
+"""Records between two clock reads: a millisecond, interpreted."""
 SLICES_MAX: Final = 32
-"""In one turn, however fast they are."""
+"""Slices in one turn, at any speed."""
 BACKLOG_BYTES_MAX: Final = 32 << 20
 """Confirmed bytes that a replica has not dispatched: 100,000 small messages, less than 0.2 s of work."""
 COPYING_BACKLOG_BYTES_MAX: Final = 512 << 20
@@ -36,18 +36,18 @@ class Dispatcher:
     def __init__(
         self, store: MessageStore, on_turn: Callable[[], None], *, is_far_behind: Callable[[], bool]
     ) -> None:
-        """on_turn: called after each turn. is_far_behind: whether this is a replica that is."""
+        """on_turn: called after each turn. is_far_behind: whether this is a replica that is far behind."""
         self._store, self._on_turn, self._is_far_behind = store, on_turn, is_far_behind
         self._is_scheduled = False
         self._is_running = False
 
     def start(self) -> None:
-        """Begins to dispatch, first the records that already wait."""
+        """Begins dispatching, with the records that already wait."""
         self._is_running = True
         self.wake()
 
     def stop(self) -> None:
-        """Stops to dispatch. A scheduled turn does nothing."""
+        """Stops dispatching. A scheduled turn does nothing."""
         self._is_running = False
 
     def wake(self) -> None:

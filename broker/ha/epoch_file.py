@@ -9,8 +9,8 @@ without its last epoch would assign that epoch's bytes to an older one, and the 
 that no other replica has.
 
 A broker writes a new version into the write-ahead file first (epoch_wal.py): that is durable within one
-fdatasync, and nobody waits until it is in this file, too. So this file may lack the newest version while a
-broker runs, and after a crash. EpochFile.load() knows; nothing else may read the file.
+fdatasync, and no caller waits until it is in this file, too. So this file may lack the newest version while a
+broker runs, and after a crash. EpochFile.load() handles that; no other code may read the file.
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class EpochFileError(Exception):
-    """The file cannot be trusted; the text says why and what to do."""
+    """The file cannot be trusted; the text has the reason and the remedy."""
 
 
 def encode_epochs(epochs: Epochs) -> bytes:
@@ -67,7 +67,7 @@ class EpochFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_pending = False
-        """A version is in the write-ahead file only, as far as this object knows: finish() is due."""
+        """As far as this object knows, a version is in the write-ahead file only: finish() is due."""
         self._is_prepared = False
         self._ahead: bytes | None = None  # the content that save_ahead() wrote, until it is in the file
         self._backup, self._wal = backup_of(path), EpochWal(wal_of(path))
@@ -139,7 +139,7 @@ class EpochFile:
     # -- writing: all methods raise OSError --------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Call this once before save_ahead(). Makes durable what load() returned, which a killed process may
+        """Call this once before save_ahead(). Makes the result of load() durable, which a killed process may
         have written without syncing it."""
         self.is_pending = self._pending(self._content()) is not None
         self._wal.prepare()
@@ -165,8 +165,8 @@ class EpochFile:
             self.save(epochs)
 
     def finish(self) -> None:
-        """Puts the pending record into the file, and removes any record. What this object saved ahead is put
-        there also if the record or the file was damaged since."""
+        """Puts the pending record into the file, and removes any record. A version that this object saved
+        ahead is put there even if the record or the file was damaged since."""
         pending = self._ahead or self._pending(self._content())
         if pending is not None:
             self._replace(pending)
@@ -187,8 +187,8 @@ class EpochFile:
             self._wal.unmark()
 
     def close(self) -> None:
-        """Does what finish() does. Then the file has everything, and the write-ahead file is not missed at
-        the next start if it is gone. Call this after the last save; without prepare() it changes nothing."""
+        """Does what finish() does. Then the file is complete, and the next start does not need the
+        write-ahead file. Call this after the last save; without prepare() it changes nothing."""
         if self._is_prepared:
             self.finish()
             self._wal.unmark()

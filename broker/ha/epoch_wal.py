@@ -12,13 +12,13 @@ so fdatasync of a record writes the record alone. A new or a renamed file needs 
 journal, which also write what others have changed. A record that was torn has another checksum.
 
 The record is there twice, at byte 0 and at byte WAL_BYTES, because a disk may damage one copy: between an
-election and the next replacement of the epoch file, the newest version is nowhere else. The second copy
+election and the next replacement of the epoch file, no other file has the newest version. The second copy
 counts only if the first one is damaged. It may then be older, if a power failure came between both: but then
 the new version was not acknowledged, and the old one is in the epoch file. Earlier releases wrote and removed
 the first copy alone, so where that one was removed, the second one does not count.
 
-Beside it is an empty file, epochFileCheckpoint.wal.used, from the start of a broker to its clean stop:
-without the write-ahead file, it says that a disk has lost it, and maybe a record with it.
+Beside it is an empty file, epochFileCheckpoint.wal.used, from the start of a broker to its clean stop: if the
+write-ahead file is missing, this mark shows that a disk has lost it, and maybe a record with it.
 """
 
 import logging
@@ -104,7 +104,7 @@ class EpochWal:
             replace_file(self.mark, b"", keep_backup=False)
 
     def create(self, record: EpochRecord | None = None) -> None:
-        """Makes the file anew. It is never there in part: one that is short was truncated."""
+        """Creates the file anew. It is never visible in part: a short file was truncated."""
         content = b"" if record is None else encode_record(record)
         replace_file(self.path, content.ljust(WAL_BYTES, b"\0") * 2, keep_backup=False)
 
@@ -115,7 +115,7 @@ class EpochWal:
             if size < FILE_BYTES:
                 try:
                     _write_all(file, bytes(FILE_BYTES - size), size)
-                except OSError:  # one of an earlier release may have a record that is to be used
+                except OSError:  # a file of an earlier release may have a record to use
                     if size < WAL_BYTES:
                         raise
             os.fsync(file)
@@ -145,7 +145,7 @@ class EpochWal:
         return not self.path.exists() and self.mark.exists()
 
     def unmark(self) -> None:
-        """Removes the mark: no record is missed from now on."""
+        """Removes the mark: from now on, a missing file is no loss."""
         if self.mark.exists():
             self.mark.unlink()
             sync_directory(self.mark.parent)

@@ -1,8 +1,8 @@
 """Connections of slaves to a broker that is not master: they wait a moment, because it may become master.
 
 Slaves learn of an election when the new master does, and connect while it still prepares its term. A slave
-that is turned away then comes back after a pause, and its TLS handshake would take the CPU that the promotion
-needs. So what such a connection sends is not looked at until this broker is master.
+that is refused then returns after a pause, and its TLS handshake would use the CPU that the promotion needs.
+So bytes of such a connection are not processed until this broker is master.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final, cast
 
 HOLD_MS: Final = 500
-"""A promotion takes some 5 ms."""
+"""A promotion needs about 5 ms."""
 PRODUCERS_FIRST_MS: Final = 15
-"""A new master that may acknowledge alone answers the producers that wait before it serves its slaves, whose
-TLS handshakes and first packets take some ms of its event loop."""
+"""A new master that may acknowledge alone answers waiting producers before it serves its slaves, whose TLS
+handshakes and first packets occupy its event loop for some ms."""
 
 
 class HeldConnections:
@@ -46,7 +46,7 @@ class HeldConnections:
         return self.make_protocol() if self.are_served else HeldConnection(self)
 
     def enter(self, connection: "HeldConnection") -> None:
-        """Takes a connection in, or closes it."""
+        """Holds a new connection, or closes it."""
         if self._closed:  # since it was accepted
             connection.abort()
             return
@@ -64,7 +64,7 @@ class HeldConnections:
             timer.cancel()
 
     def serve(self, after_ms: int) -> None:
-        """Serves those that wait, and all that come, `after_ms` from now on: this broker is master."""
+        """Serves waiting and new connections, beginning `after_ms` from now: this broker is master."""
         self.hold()
         if after_ms:
             self._serving_soon = asyncio.get_running_loop().call_later(after_ms / 1000, self._serve)
@@ -72,7 +72,7 @@ class HeldConnections:
             self._serve()
 
     def hold(self) -> None:
-        """Serves nobody who comes from now on: this broker is not master."""
+        """Serves no new connection from now on: this broker is not master."""
         self.are_served = False
         if self._serving_soon is not None:
             self._serving_soon.cancel()
@@ -90,7 +90,7 @@ class HeldConnections:
             connection.go_on()
 
     def close(self) -> None:
-        """Aborts all, and those that are made from now on."""
+        """Aborts all connections, and those that are made from now on."""
         self._closed = True
         self.hold()
         for connection in list(self._waiting):
@@ -107,7 +107,7 @@ class HeldConnections:
 
 
 class HeldConnection(asyncio.Protocol):
-    """One that waits: it keeps what one read brings, and reads no more."""
+    """A waiting connection: it keeps the bytes of one read, and reads no more."""
 
     def __init__(self, held: HeldConnections) -> None:
         self._held = held

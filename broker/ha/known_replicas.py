@@ -1,7 +1,7 @@
 """KnownReplicas: the replicas that a master has had a link to in its present term, for telemetry.
 
 A replica that disconnects keeps its last ack, and its lag grows with the log that it misses. A replica that
-never connected in this term has no ack and is not here: the SyncStateSet and the controllers name it.
+never connected in this term has no ack and is not included: the SyncStateSet and the controllers name it.
 """
 
 from typing import Final
@@ -42,7 +42,7 @@ class KnownReplicas:
         )
 
     def _sample(self, now_ms: int, broker_id: int, link: MasterLink, *, in_sync: bool) -> ReplicaSample:
-        # a closed link no longer notes that the log has grown: the last look at it is remembered instead
+        # a closed link no longer follows the growth of the log: its last state is kept instead
         found_ms = link.caught_up_ms(now_ms)
         caught_up_ms = max(found_ms, self._caught_up_ms.get(broker_id, found_ms))
         self._caught_up_ms[broker_id] = caught_up_ms

@@ -1,8 +1,8 @@
 """The epochs of this broker's log: in memory, and on disk as epochFileCheckpoint.
 
-Threads write the file, so the event loop does not wait for the disk. Epochs come into force when they are on
-disk, and versions never overtake each other: of two that are asked for, the later one stays. A new version is
-in the write-ahead file first, and up to FINISH_PERIOD_MS later in epochFileCheckpoint.
+Threads write the file, so the event loop does not wait for the disk. Epochs take effect when they are on
+disk, and versions never overtake each other: of two requested ones, the later one stays. A new version is in
+the write-ahead file first, and up to FINISH_PERIOD_MS later in epochFileCheckpoint.
 """
 
 import asyncio
@@ -26,31 +26,31 @@ class EpochSave:
     """One version of the epochs on its way to the disk: write() in a thread, then use() on the loop."""
 
     def __init__(self, write: Callable[[], None], use: Callable[[], None]) -> None:
-        """write: makes the epochs durable, unless a later version was asked for; raises OSError. use: puts
-        the epochs in force, unless a later version was asked for."""
+        """write: makes the epochs durable, unless a later version was requested; raises OSError. use:
+        activates the epochs, unless a later version was requested."""
         self.write, self.use = write, use
 
 
 class LogEpochs:
-    """Owned by the event loop's thread. on_change gets the epochs when they come into force."""
+    """Owned by the event loop's thread. on_change gets the epochs when they take effect."""
 
     def __init__(self, path: Path, on_change: Callable[[Epochs], None]) -> None:
         self.path = path
         self.now = Epochs()
         self.fault: str | None = None
-        """Why the file cannot be trusted. Without its epochs nobody can tell which history the log holds, so
-        it is neither copied to nor served."""
+        """Why the file cannot be trusted. Without its epochs the history of the log is unknown, so the log is
+        neither copied to nor served."""
         self._file, self._on_change = EpochFile(path), on_change
-        self._turn = 0  # of the newest version that was asked for
-        self._ended = 0  # of the newest version that is in force, or could not be written
+        self._turn = 0  # of the newest requested version
+        self._ended = 0  # of the newest version that is active, or could not be written
         self._lock = threading.Lock()
         self._cannot_finish = False
         self._file_fault = self._not_found = ""
 
     def load(self) -> None:
-        """Reads the file and prepares its write-ahead file. Waits for the disk: call it in a thread, and once
-        it has ended the other methods. If the file cannot be trusted, `fault` says why. Raises OSError if it
-        cannot be read."""
+        """Reads the file and prepares its write-ahead file. Waits for the disk: call it in a thread, and the
+        other methods after it has ended. If the file cannot be trusted, `fault` is the reason. Raises OSError
+        if it cannot be read."""
         try:
             self.now = self._file.load()
             self._prepare()
@@ -93,8 +93,8 @@ class LogEpochs:
         self._prepare()
 
     def begin_save(self, epochs: Epochs) -> EpochSave:
-        """Returns the two steps of a change. From now on no version that was asked for earlier is written or
-        used any more."""
+        """Returns the two steps of a change. From now on no version that was requested earlier is written or
+        used."""
         self._turn += 1
         turn = self._turn
 
@@ -116,20 +116,20 @@ class LogEpochs:
         return EpochSave(write, use)
 
     async def save(self, epochs: Epochs) -> None:
-        """Writes the epochs durably, then uses them, unless a later version was asked for meanwhile. Raises
-        OSError; the old ones stay in force then."""
+        """Writes the epochs durably, then uses them, unless a later version was requested meanwhile. Raises
+        OSError; the old ones then stay active."""
         save = self.begin_save(epochs)
         await asyncio.to_thread(save.write)
         save.use()
 
     async def drop_below(self, offset: int) -> None:
-        """Forgets the epochs that end below the offset, unless a version is on its way to the disk: what is
-        made of `now` lacks its epochs, and must not take its place. Raises OSError."""
+        """Forgets the epochs that end below the offset, unless a version is on its way to the disk: a version
+        derived from `now` lacks its epochs, and must not replace it. Raises OSError."""
         kept = self.now.drop_below(offset)
         if self._ended == self._turn and len(kept.entries) < len(self.now.entries):
             await self.save(kept)
 
-    # -- the slow part, which nobody waits for -----------------------------------------------------------
+    # -- the slow part, for which no caller waits --------------------------------------------------------
 
     async def finish_forever(self) -> None:
         """Puts each version that was saved into epochFileCheckpoint."""
@@ -138,14 +138,14 @@ class LogEpochs:
             await self.finish()
 
     async def finish(self) -> None:
-        """Puts the version that was saved last into epochFileCheckpoint, unless it is there. If that fails
-        the log says so, and the next finish() or save() tries again: the version stays durable."""
+        """Puts the version that was saved last into epochFileCheckpoint, unless it is there. A failure is
+        logged, and the next finish() or save() tries again: the version stays durable."""
         if self._file.is_pending:
             await finished_in_thread(self._finish)
 
     async def close(self) -> None:
         """Puts the version that was saved last into epochFileCheckpoint, after which the write-ahead file is
-        not needed. If that fails the log says so, and the next start finds the version. Saves nothing later.
+        not needed. A failure is logged, and the next start finds the version. Later versions are not saved.
         """
         await self.finish()
         if self.fault is None:

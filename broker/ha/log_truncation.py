@@ -1,7 +1,7 @@
 """Truncation of a replica's log without blocking the event loop: a thread does the disk part.
 
 Truncating takes three steps of the store: begin_cut() in memory, write_cut() in a thread, and end_cut() on
-the loop. The store takes no bytes in between. plan_cut() looks for the queues to cut before, in slices.
+the loop. The store accepts no bytes in between. Before, plan_cut() finds the queues to cut, in slices.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ SCAN_RECORDS = 2_048
 
 
 async def scan_to_end(store: MessageStore) -> None:
-    """Reads what arrived after the last scan of the dispatcher."""
+    """Reads the records that arrived after the last scan of the dispatcher."""
     is_behind = True
     while is_behind:
         is_behind = store.dispatcher.scan(SCAN_RECORDS)
@@ -25,11 +25,11 @@ async def truncate_partial_record(store: MessageStore) -> int:
     """Removes a partial record at the end, and finishes a truncation that was interrupted. Returns the log's
     end; then every record of the log is whole, and the next offset of every queue is known.
 
-    Confirmed records at the end that are damaged stay, and so does all behind them: without them this replica
-    might be elected with less than was acknowledged. They are damaged ranges then, which are healed.
+    Damaged confirmed records at the end stay, with all bytes behind them: without them this replica might be
+    elected with less than was acknowledged. They are damaged ranges then, which are healed.
 
-    Reads what arrived after the last scan of the dispatcher, no more. Raises OSError if the truncation is not
-    on disk; nothing may be written before another call has succeeded.
+    Reads only records that arrived after the last scan of the dispatcher. Raises OSError if the truncation is
+    not on disk; no byte may be written before another call has succeeded.
     """
     while True:
         if store.cutter.is_cutting:

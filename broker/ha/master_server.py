@@ -4,10 +4,10 @@ The event loop sends one packet per slave and turn, and keeps at most about one 
 buffer: bulk catch-up must not delay the producers that share the loop. Log bytes go from the mapped file to
 the socket without a copy (uvloop). A slave that is far behind is served by a thread (catch_up.py): while
 `_batch` is set, only that thread writes to the socket. Sendfile cannot encrypt, so the loop serves all slaves
-that use TLS. A broker that is not master serves nobody (held_connections.py).
+that use TLS. A broker that is not master serves no slave (held_connections.py).
 
-A link gets no byte of a peer that has not proved its membership (core/hello.py), so such a peer is told
-nothing, changes no SyncStateSet, and ends nobody's link.
+A link gets no byte of a peer that has not proved its membership (core/hello.py), so such a peer gets no
+answer, changes no SyncStateSet, and ends no link.
 """
 
 import asyncio
@@ -172,8 +172,8 @@ class MasterProtocol(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._pump_again)
 
     def _checks(self, link: MasterLink) -> bool:
-        """Sets how far the link may send: damage is not sent, and what this process has only found on its
-        disk is checked first. Returns True if a thread checks it, which calls pump()."""
+        """Sets how far the link may send: damage is not sent, and bytes that this process found on its disk
+        are checked first. Returns True if a thread checks them; it calls pump()."""
         check, position = self._server.check, link.position
         if position < 0:
             return False
@@ -297,7 +297,7 @@ class MasterServer:
         )
 
     async def start(self, host: str, port: int) -> None:
-        """Binds the port. Raises OSError if it is taken."""
+        """Binds the port. Raises OSError if it is in use."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._connections.accepted, host, port, backlog=LINKS_MAX)
         if self.security.tls is not None:
@@ -343,7 +343,7 @@ class MasterServer:
         await steps.run()
 
     def configure(self, settings: LinkSettings) -> None:
-        """Takes changed settings over, on open links as well."""
+        """Applies changed settings, also to open links."""
         self.settings, now_ms = settings, self.clock()
         for link in self._protocols:
             link.configure(settings, now_ms)
@@ -353,7 +353,7 @@ class MasterServer:
         self._connections.serve(PRODUCERS_FIRST_MS if producers_first else 0)
 
     def refuse(self, reason: str) -> None:
-        """Closes every link and serves none from now on: this broker is not master. Those that connect wait a
+        """Closes every link and serves none from now on: this broker is not master. New connections wait a
         moment. on_links_changed is not called."""
         self._connections.hold()
         self.links.clear()

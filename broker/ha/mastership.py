@@ -34,7 +34,7 @@ def from_body(body: SyncStateSetBody) -> SyncStateSet:
 
 
 class Mastership:
-    """One term. After stop() it touches the store no more, and tells nothing."""
+    """One term. After stop() it neither touches the store nor calls back."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Mastership:
         self._is_over = False
 
     def configure(self, settings: HaSettings) -> None:
-        """Takes changed settings over. What is confirmed stays confirmed, whatever they ask for now."""
+        """Applies changed settings. Confirmed bytes stay confirmed, even if the new settings require more."""
         self._settings = settings
         self.sync_state_set_manager.configure(
             all_ack=settings.all_ack, max_lag_ms=settings.max_time_slave_not_catchup_ms
@@ -97,7 +97,7 @@ class Mastership:
     def advance_confirm_offset(self) -> None:
         """Moves confirmOffset and the replicated offset as far as the log, the acks and the set allow.
 
-        Called for every append, ack and change of the set, so it has to be cheap.
+        Called for every append, ack and change of the set, so it must be cheap.
         """
         state, manager, settings = self._server.state, self.sync_state_set_manager, self._settings
         log = self._store.commit_log
@@ -154,8 +154,8 @@ class Mastership:
             self._wake.set()
 
     def metadata_members(self) -> set[int]:
-        """Returns the replicas that must have all metadata: the other members, in force or proposed, without
-        RocketMQ's replicas, which cannot report what they have."""
+        """Returns the replicas that must have all metadata: the other members, agreed or proposed, without
+        RocketMQ's replicas, which cannot report their versions."""
         links = self._server.links
         return {
             each
@@ -173,7 +173,7 @@ class Mastership:
     # -- the set -----------------------------------------------------------------------------------------
 
     def adopt(self, sync_state_set: SyncStateSet) -> None:
-        """Takes a set that the controller sent without being asked by this task. An older one is ignored."""
+        """Handles a set that the controller sent without a request of this task. An older one is ignored."""
         if self.sync_state_set_manager.adopt(sync_state_set):
             self.sync_state_set_changed()
 
@@ -200,7 +200,7 @@ class Mastership:
                 await asyncio.sleep(RETRY.pause_ms(failures, random.random()) / 1000)
 
     async def _propose_once(self) -> bool:
-        """Makes at most one proposal and one read. Returns True if nothing is in doubt and nothing was
+        """Makes at most one proposal and one read. Returns True if no proposal is in doubt and none was
         refused."""
         manager = self.sync_state_set_manager
         proposal = manager.next_proposal(

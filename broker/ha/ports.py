@@ -1,4 +1,4 @@
-"""The settings of replication, and what it takes from and gives to the rest of the broker."""
+"""The settings of replication, and its interfaces to the rest of the broker."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
@@ -13,7 +13,7 @@ from keelmq.remoting.operation import LocalProtocolError
 from keelmq.remoting.operations.controller import SyncStateSet
 
 BATCH_BYTES_MAX = 1 << 20
-"""Larger packets delay the producers that share the event loop, and gain nothing."""
+"""Larger packets delay the producers that share the event loop, without a gain."""
 
 
 class HaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class HaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class MasterHaAddress(NamedTuple):
     """`ha_address`: the master's "host:port" for replication. `file_bytes`: the size of its CommitLog files;
-    None: the master did not say."""
+    None: the master did not report it."""
 
     ha_address: str
     file_bytes: int | None = None
@@ -94,11 +94,11 @@ class FoundEpochs(msgspec.Struct, frozen=True):
 
 
 FindEpochs = Callable[[int], Awaitable["FoundEpochs | str"]]
-"""Finds the epochs of the log by its master, of this masterEpoch. A text: why they are not known yet."""
+"""Finds the epochs of the log from its master, of this masterEpoch. A text: why they are not known yet."""
 
 
 class SyncStateSetController(Protocol):
-    """Who agrees to changes of the SyncStateSet in one term: the controllers, by the ReplicasManager."""
+    """Decides about changes of the SyncStateSet in one term: the controllers, by the ReplicasManager."""
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         """Proposes `new_set` on top of the set of current_epoch. Returns the controller's new set; None:

@@ -1,7 +1,7 @@
 """The load of a master by its producers: the bytes that they write, and whether the event loop is busy.
 
 It limits the rate at which a replica that is far behind is served (MasterLink). The numbers are measured on
-the event loop's thread; nothing is counted per message.
+the event loop's thread; no counter runs per message.
 """
 
 from pathlib import Path

@@ -17,7 +17,7 @@ from keelmq.runtime.clock import wall_ms
 
 
 class Replication(Protocol):
-    """What HaService and PlainHaService have in common for reports."""
+    """The common interface of HaService and PlainHaService for reports."""
 
     @property
     def store(self) -> MessageStore:
@@ -37,7 +37,7 @@ class Replication(Protocol):
 def status_of(ha: HaService) -> dict[str, object]:
     """Returns the state as JSON values. Times are ms since the event, offsets are bytes.
 
-    `fault`: why this replica copies nothing, and what an operator can do; None: it copies, or tries to.
+    `fault`: why this replica does not copy, and the remedy; None: it copies, or tries to.
     """
     common: dict[str, object] = {
         "maxOffset": ha.store.commit_log.max_offset,
@@ -106,7 +106,8 @@ def _master(ha: HaService, mastership: Mastership) -> dict[str, object]:
 
 
 def runtime_info(ha: HaService) -> HaRuntimeInfo:
-    """Returns the body of 907. `fault`, which RocketMQ's tools skip, says why a replica copies nothing."""
+    """Returns the body of 907. `fault`, which RocketMQ's tools skip, is the reason why a replica does not
+    copy."""
     mastership = ha.mastership
     if mastership is None:
         client = client_info(ha, ha.client) if ha.client is not None else HaClientRuntimeInfo()

@@ -20,8 +20,8 @@ class Transport(Protocol):
 
 
 class HaSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """The comments name the configuration keys. The defaults: every peer may replicate, nothing is
-    encrypted."""
+    """The comments name the configuration keys. The defaults: every peer may replicate, without
+    encryption."""
 
     cluster: str = ""  # brokerClusterName
     broker_name: str = ""  # brokerName
@@ -37,7 +37,7 @@ class HaSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> Group | None:
-        """What is proved; None: this broker has no credentials."""
+        """The identity to prove; None: this broker has no credentials."""
         if self.credentials is None:
             return None
         return Group(
@@ -79,10 +79,10 @@ class TlsObject(Protocol):
 
 
 def binding_of(transport: Transport) -> bytes:
-    """Returns what only the two ends of this TLS connection have; empty without TLS.
+    """Returns bytes that only the two ends of this TLS connection know; empty without TLS.
 
-    The client's Finished: for TLS 1.3 it has no name of its own in RFC 5929, but it is as unique, since
-    nothing is resumed here.
+    The client's Finished: RFC 5929 has no name for it in TLS 1.3, but it is as unique, since sessions are not
+    resumed here.
     """
     tls = cast(TlsObject | None, transport.get_extra_info("ssl_object"))
     return b"" if tls is None else tls.get_channel_binding("tls-unique") or b""

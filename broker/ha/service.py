@@ -1,8 +1,8 @@
 """Replication of one broker: the HA port, the link to a master, the epochs of the log, and the role changes.
 
 A role change can be repeated: after a failure at any step, the same call ends in the same state, because each
-step looks at what is there (the epochs on disk, the end of the log) and not at what an earlier call
-remembered. Invariant: at most one of `mastership` and `client` exists, and only that one moves confirmOffset:
+step reads the present state (the epochs on disk, the end of the log) and not the memory of an earlier call.
+Invariant: at most one of `mastership` and `client` exists, and only that one moves confirmOffset:
 Mastership.advance_confirm_offset() on a master, HaService.confirm_offset_received() on a slave.
 """
 
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 TICK_MS = 100
 FIND_EPOCHS_MS = 1_000
-"""Between two attempts to find the epochs of the log again."""
+"""Pause between two attempts to recover the epochs of the log."""
 
 
 class HaService:
@@ -80,8 +80,8 @@ class HaService:
 
         metadata_lag_ms(slave_id, master_epoch): how long that slave has lacked a metadata change; 0: it has
         all. one_message_waits(): exactly one message waits for replicas. on_truncated(before, end): this
-        slave's log was truncated from `before` to `end`. check_master(): asked before each reconnect.
-        watch: of each master that this broker follows. find_epochs: asked while the epoch file is damaged.
+        slave's log was truncated from `before` to `end`. check_master(): called before each reconnect.
+        watch: of each master that this broker follows. find_epochs: called while the epoch file is damaged.
         """
         self.store = store
         self._commit = commit
@@ -117,7 +117,7 @@ class HaService:
     # -- start and stop ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Loads the epochs and binds the HA port. Raises OSError if the port is taken."""
+        """Loads the epochs and binds the HA port. Raises OSError if the port is in use."""
         await asyncio.to_thread(self.log_epochs.load)
         await self.server.start(self._host, self._port)
         self._tasks.start("ha tick", self._tick_forever)
@@ -142,7 +142,7 @@ class HaService:
         return self.server.address
 
     def configure(self, settings: HaSettings) -> None:
-        """Takes changed settings over, whatever the role is. haCatchUpThreads and haStayAwake stay."""
+        """Applies changed settings in any role. haCatchUpThreads and haStayAwake stay."""
         self._settings = settings
         self.server.configure(settings.master_link)
         if self.mastership is not None:
@@ -229,15 +229,15 @@ class HaService:
         epochs = self.log_epochs.now.drop_above(end).drop_below(self.store.commit_log.min_offset)
         if epoch > epochs.last_epoch:
             epochs = epochs.append(epoch, end)
-        while epochs != self.log_epochs.now:  # again if a version that was asked for meanwhile is in force
+        while epochs != self.log_epochs.now:  # again if a version that was requested meanwhile is active
             await self.log_epochs.save(epochs)
         if not stays:
             self.store.become_master()
         self._begin_term(broker_id, epoch, sync_state_set, controller)
 
     async def _end_reports(self) -> None:
-        """Returns when no earlier master counts a report of this broker for its isolation lease. With all-ack
-        none may acknowledge without this broker anyway, and without leases none counts reports."""
+        """Waits until no earlier master counts a report of this broker for its isolation lease. With all-ack
+        no master may acknowledge without this broker anyway, and without leases no master counts reports."""
         if self._settings.all_ack or not self._settings.has_lease:
             return
         began_ms = self._clock()
@@ -278,7 +278,8 @@ class HaService:
         """Follows the master at "host:port". While that link is alive, the same call again changes nothing.
 
         `master_file_bytes`: the master's mappedFileSizeCommitLog; None: unknown. If it differs from ours,
-        this slave copies nothing and `fault` says why. Raises EpochPassed if `epoch` is below one of the log.
+        this slave does not copy and `fault` is the reason. Raises EpochPassed if `epoch` is below one of the
+        log.
         """
         if epoch < self.last_epoch:
             raise EpochPassed(epoch, self.last_epoch)
@@ -356,7 +357,7 @@ class HaService:
         self.mastership = self.client = None
 
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
-        """Takes the controller's set, from a poll or a notification. An older one is ignored."""
+        """Handles the controller's set, from a poll or a notification. An older one is ignored."""
         if self.mastership is not None:
             self.mastership.adopt(from_body(sync_state_set))
 
@@ -436,7 +437,7 @@ class HaService:
 
     @property
     def transfer_targets(self) -> Collection[int]:
-        """Replicas that could be elected instead of this one: the other members of the SyncStateSet, in force
+        """Replicas that could be elected instead of this one: the other members of the SyncStateSet, agreed
         or proposed. Empty when not master."""
         return self.mastership.sync_state_set_manager.others if self.mastership is not None else ()
 
@@ -452,7 +453,7 @@ class HaService:
 
     @property
     def fault(self) -> str | None:
-        """Why this replica copies nothing, and what an operator can do; None: it copies, or tries to."""
+        """Why this replica does not copy, and the remedy; None: it copies, or tries to."""
         return self.log_epochs.fault or (self.client.fault if self.client is not None else None)
 
     def now_ms(self) -> int:

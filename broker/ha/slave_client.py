@@ -36,7 +36,7 @@ MasterCheck = Callable[[], Awaitable[str | None]]
 
 
 class SlaveClient:
-    """Follows the master at one address until stopped. `fault` says why it gave up; None: it did not."""
+    """Follows the master at one address until stopped. `fault`: why it gave up; None: it did not."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class SlaveClient:
         watch: MasterWatch | None,
         promise: ReportPromise | None = None,
     ) -> None:
-        """commit: the group commit; None without sync_flush. check_master: asked before every connection but
-        the first, whose address the caller has just checked. watch: of this master and those before;
-        None: nobody wants to know. promise: by the reports to this master and those before; None: their
-        master has no lease."""
+        """commit: the group commit; None without sync_flush. check_master: called before every connection but
+        the first, whose address the caller has just checked. watch: of this master and those before; None:
+        not needed. promise: by the reports to this master and those before; None: their master has no
+        lease."""
         self.address = address
         self.broker_id = broker_id
         self.fault: str | None = None
@@ -75,7 +75,7 @@ class SlaveClient:
         self._stopped = False
 
     def configure(self, settings: SlaveSettings) -> None:
-        """Takes changed settings over, on a connection that is open as well."""
+        """Applies changed settings, also to an open connection."""
         self._settings = settings
         if self.protocol is not None:
             self.protocol.configure(settings)
@@ -115,7 +115,7 @@ class SlaveClient:
             refusal = None if refused else await self._check_master()
 
     def give_up(self, reason: str) -> None:
-        """Stops copying from this master for good. Called instead of run(), or at its end."""
+        """Stops copying from this master permanently. Called instead of run(), or at its end."""
         self.fault = self.last_reason = reason
         logger.error("HA link to %s:%d stopped: %s", *self.address, reason)
 
@@ -142,15 +142,15 @@ class SlaveClient:
             self.protocol = None
             self._look(None)
             if self._security.plain_master and not protocol.link.transferring:
-                self._speaks_plain = not self._speaks_plain  # what this master understands is found out
+                self._speaks_plain = not self._speaks_plain  # finds out what this master supports
 
     def _keep_promise(self, protocol: SlaveProtocol) -> None:
         if self._promise is not None and protocol.is_connected and not protocol.closed_by_master:
             self._promise.reported(protocol.link.sent_ms)
 
     async def end_reports(self) -> None:
-        """Reports nothing any more. Returns when this broker may begin a term as master, as far as the
-        reports of this client are concerned (broker/core/report_lease.py); stop() must follow."""
+        """Ends the reports. Returns when this broker may begin a term as master with respect to the reports
+        of this client (broker/core/report_lease.py); stop() must follow."""
         self._stopped = True
         protocol, promise = self.protocol, self._promise
         if protocol is None or promise is None:

@@ -38,9 +38,9 @@ DIRECT_BYTES = 2_048
 """A body of this length or more is read into the log itself; a shorter one is read with what follows it."""
 TURN_BYTES_MAX = 256 << 10
 """Bytes of the log that one turn of the loop reads. libuv reads a busy socket 32 times in a row, which takes
-milliseconds, and meanwhile no other broker of the process serves anybody."""
+milliseconds, and blocks the other brokers of the process meanwhile."""
 LARGE_READ_BYTES = 8_192
-"""A read of this length or more is one of many, of a slave that catches up: the reports about all such reads
+"""A read of this length or more is one of many by a slave that catches up: the reports about all such reads
 of a turn are written together, because a write for each costs more than the reads."""
 
 NO_PROOF = (
@@ -52,7 +52,7 @@ HelloFactory = Callable[[asyncio.Transport, int], SlaveHello]
 
 
 class SlaveOwner(Protocol):
-    """What the HA service keeps for its client."""
+    """The state that the HA service keeps for its client."""
 
     @property
     def log_epochs(self) -> LogEpochs:
@@ -60,7 +60,7 @@ class SlaveOwner(Protocol):
         ...
 
     def confirm_offset_received(self, offset: int) -> None:
-        """Takes a confirmOffset that the master sent."""
+        """Handles a confirmOffset that the master sent."""
         ...
 
     def log_truncated(self, before: int, end: int) -> None:
@@ -80,7 +80,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         commit: GroupCommit | None,
         new_hello: HelloFactory | None = None,
     ) -> None:
-        """commit: None: never sync_flush. new_hello: None if the master need not prove anything."""
+        """commit: None: never sync_flush. new_hello: None if the master needs no proof."""
         self.link = link
         self._new_hello = new_hello
         self._hello: SlaveHello | None = None  # until the master has proved its membership
@@ -93,7 +93,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._close: Close | None = None
         self._disk_job: asyncio.Future[None] | None = None  # of a truncation, or of new epochs; in a thread
         self._pending = b""  # bytes that arrived meanwhile
-        self._broken = False  # the log takes no more bytes: the connection is about to be closed
+        self._broken = False  # the log accepts no more bytes: the connection is about to be closed
         self._turn_bytes = 0  # read into the log in this turn of the loop
         self._unsent = b""  # reports of a turn with large reads
         self._is_held = False  # reads nothing until more is dispatched
@@ -161,7 +161,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             return self._control
 
     def _room(self) -> memoryview:
-        """Returns where the next bytes of the body go. Raises OSError if the log takes none."""
+        """Returns where the next bytes of the body go. Raises OSError if the log accepts none."""
         log = self._store.commit_log
         if log.max_offset != self.link.max_offset:
             raise OSError(f"the log ends at {log.max_offset}, not at {self.link.max_offset}")
@@ -186,7 +186,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 self.close(f"cannot write here: {error}")
 
     def _count_turn(self, nbytes: int) -> None:
-        """Ends the reading of this turn at TURN_BYTES_MAX: the others of this loop come first."""
+        """Ends the reading of this turn at TURN_BYTES_MAX: other tasks of this loop have priority."""
         if not self._turn_bytes:
             asyncio.get_running_loop().call_soon(self._next_turn)
         self._turn_bytes += nbytes
@@ -209,7 +209,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether much of the master's log is not here yet."""
+        """Whether this slave still lacks much of the master's log."""
         return self.link.master_max_offset - self.link.max_offset > FAR_BYTES
 
     @property
@@ -217,23 +217,23 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         return COPYING_BACKLOG_BYTES_MAX if self.is_far_behind else BACKLOG_BYTES_MAX
 
     def _hold(self) -> None:
-        """Reads nothing while too much waits for its dispatch: the acks tell the master that this slave lags,
-        and a promotion finds little to do."""
+        """Reads nothing while the backlog of the dispatch is too large: the acks show the master that this
+        slave lags, and a promotion has little to do."""
         if self._store.dispatcher.dispatch_backlog > self._backlog_bytes_max and self._transport is not None:
             self._is_held = True
             if self._transport.is_reading():
                 self._transport.pause_reading()
 
     def dispatched(self) -> None:
-        """Some records were dispatched: reads on if this was awaited."""
+        """Some records were dispatched: resumes reading if it waited for that."""
         if self._is_held and self._store.dispatcher.dispatch_backlog <= self._backlog_bytes_max // 2:
             self._is_held = False
             if not self._turn_bytes:  # else the next turn does
                 self._read_on()
 
     def _take(self, data: memoryview, now_ms: int) -> None:
-        """Handles headers, small bodies, and the beginning of a large one. Raises OSError if the log takes no
-        body."""
+        """Handles headers, small bodies, and the beginning of a large one. Raises OSError if the log accepts
+        no body."""
         link, log = self.link, self._store.commit_log
         at, end = 0, len(data)
         while at < end and self._close is None:
@@ -275,7 +275,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             self.close(f"{NO_PROOF} ({refused})")
 
     def configure(self, settings: SlaveSettings) -> None:
-        """Takes changed settings over."""
+        """Applies changed settings."""
         self.link.configure(settings)
         self.flushed()
 
@@ -396,7 +396,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._in_thread(self._store.cutter.write_cut, self._store.cutter.end_cut)
 
     def end_reports(self) -> None:
-        """Sends nothing any more, and ends the stream, which a master answers by closing the connection."""
+        """Stops sending and ends the stream; a master then closes the connection."""
         self.reports_ended = True
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.can_write_eof():

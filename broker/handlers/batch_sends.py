@@ -1,4 +1,4 @@
-"""Sends of client batches (320): each message of the batch becomes a record of its own."""
+"""Sends of client batches (320): each message of the batch becomes a separate record."""
 
 from typing import Final
 

@@ -88,7 +88,7 @@ class _Waiter(msgspec.Struct, eq=False):
 
 
 class PullHandler:
-    """Never returns records beyond confirmOffset: the store shows no more."""
+    """Never returns records beyond confirmOffset: the store does not show them."""
 
     def __init__(self, context: HandlerContext) -> None:
         self._store = context.store
@@ -97,7 +97,7 @@ class PullHandler:
         self._settings, self._resets = context.settings, context.resets.offsets
         self._reads, self._latency = context.reads, context.pending.latency
         self.request_code = int(RequestCode.PULL_MESSAGE)  # of the pull that is served now
-        self._took_s = 0.0  # by the last look into the store
+        self._took_s = 0.0  # by the last read of the store
         self._subscriptions = PullSubscriptions(context)
         self._waiting: Deadlines[_Waiter] = Deadlines()
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
@@ -229,7 +229,7 @@ class PullHandler:
         return self._reply(command, peer, topic, group, ResponseCode.PULL_OFFSET_MOVED, result)
 
     def _reset_of(self, command: PullCommand) -> GetResult | None:
-        """Takes the queue's pending reset. None: there is none."""
+        """Removes and returns the queue's pending reset. None: there is none."""
         ext = command.ext
         offset = self._context.resets.take(ext.consumer_group, ext.topic, ext.queue_id)
         if offset is None:
@@ -386,7 +386,7 @@ class PullHandler:
         """Applies a subscription that has changed meanwhile. False: the pull was refused, and is answered.
 
         It then starts again at the offset of the request, as in upstream's PullRequestHoldService: messages
-        that were passed over may match now.
+        that were skipped may match now.
         """
         command = waiter.command
         if command.ext.sys_flag & FLAG_SUBSCRIPTION:

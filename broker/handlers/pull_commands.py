@@ -48,7 +48,7 @@ class PullCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 
 def keep_little(command: PullCommand) -> None:
-    """Called when the pull begins to wait: forgets a subscription that nobody looks at again. It may be as
+    """Called when the pull begins to wait: drops the subscription, which is not read again. It may be as
     large as a frame, and thousands of pulls wait."""
     ext = command.ext
     if ext.sys_flag & (FLAG_SUBSCRIPTION | FLAG_CLASS_FILTER) != FLAG_SUBSCRIPTION:
@@ -56,7 +56,7 @@ def keep_little(command: PullCommand) -> None:
 
 
 def refuse(command: PullCommand, code: int, remark: str, forbidden: int | None = None) -> bytes:
-    """Returns a refusal, with the header fields of an answer: some clients read them whatever the code is.
+    """Returns a refusal, with the header fields of an answer: some clients read them for any code.
 
     forbidden: one of FORBIDDEN_*, for code 16.
     """

@@ -1,4 +1,4 @@
-"""PullSubscriptions: which messages a pull asks for, by its own subscription or by its group's heartbeats."""
+"""PullSubscriptions: the messages that a pull selects, by its own subscription or its group's heartbeats."""
 
 from typing import Final
 
@@ -32,7 +32,7 @@ class PullSubscriptions:
         self._chars = 0
 
     def clear(self) -> None:
-        """Forgets what is parsed, after a setting has changed."""
+        """Forgets the parsed subscriptions, after a setting has changed."""
         self._cache.clear()
         self._chars = 0
 

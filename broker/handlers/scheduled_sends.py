@@ -1,6 +1,6 @@
 """Sends of scheduled messages: half messages, which wait for their producer's decision, and timer messages.
 
-Says which are refused, and stores them. Delay levels are the MessageWriter's.
+Decides which are refused, and stores the others. The MessageWriter handles delay levels.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ class ScheduledSends:
     def put(
         self, command: SendCommand, to_store: MessageToStore, properties: bytes
     ) -> PutMessageResult | PutRefused:
-        """Stores a message that refuse() let pass: as a half message, as a timer message, or as it is.
+        """Stores a message that refuse() accepted: as a half message, as a timer message, or as it is.
 
         A delay level wins over a timer, and a half message is never delayed.
         """
@@ -99,7 +99,7 @@ def _no_room(properties: bytes) -> PutRefused:
 
 
 def is_half_send(command: SendCommand, properties: bytes) -> bool:
-    """Returns whether it is a half message. A retry is none: a consumer that sends a message of a transaction
-    back for a later retry sends all of its properties."""
+    """Returns whether it is a half message. A retry is not one: a consumer that sends a message of a
+    transaction back for a later retry sends all of its properties."""
     is_retry = command.ext.reconsume_times > 0 and property_value(properties, b"DELAY") not in (None, b"0")
     return not is_retry and is_half(properties)

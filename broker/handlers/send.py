@@ -48,11 +48,11 @@ from keelmq.remoting.operation import Batched, FastPath, FastPathHandler, Operat
 from keelmq.remoting.turn_requests import ServeTurn, TurnRequests
 
 Stored: TypeAlias = tuple[EncodedRecords, list[Answered], int]
-"""The records of the messages, what is answered to each, and how many are not oneway."""
+"""The records of the messages, the answer to each, and the number that are not oneway."""
 
 
 class SendHandler:
-    """Serves all codes of sends. `writer`: what other handlers put messages with; it shares the Tick."""
+    """Serves all codes of sends. `writer`: used by other handlers to put messages; it shares the Tick."""
 
     def __init__(self, context: HandlerContext, writer: MessageWriter) -> None:
         self._context = context
@@ -79,7 +79,7 @@ class SendHandler:
         handler, v1 = cast(FastPathHandler, self.send), cast(FastPathHandler, self.send_v1)
         batched: Batched | None = None
         batched_v1: Batched | None = None
-        if not self._store.config.append_prop_crc:  # each record would need a checksum of its own
+        if not self._store.config.append_prop_crc:  # each record would need a separate checksum
             batched = self._batched(
                 RequestCode.SEND_MESSAGE_V2, SendCommandV2, self.send_batched, self.send_turn
             )
@@ -231,8 +231,8 @@ class SendHandler:
         return len(answered), frames
 
     def send_turn(self, sends: list[PlainSend], peers: list[FastPathPeer]) -> list[bytes | None]:
-        """Stores messages of several connections, as send_batched() does. Returns what each is answered now;
-        None: nothing, or later."""
+        """Stores messages of several connections, as send_batched() does. Returns the present answer to each;
+        None: none, or later."""
         if self._gate.wait:
             sends = sends[: self._pending.room]
         stored = self._put_together(sends, [peer.address_bytes for peer in peers])
@@ -295,7 +295,7 @@ class SendHandler:
         )
 
     def send_batch(self, command: SendCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
-        """Serves 320: a batch, whatever its flag says."""
+        """Serves 320: a batch, regardless of its flag."""
         command.ext.batch, tick = True, self._tick
         tick.code = int(RequestCode.SEND_BATCH_MESSAGE)
         try:

@@ -31,7 +31,7 @@ from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
 
 FIRST_RETRY_LEVEL: Final = 3
-"""10 s with the default levels; each further retry takes the next one."""
+"""10 s with the default levels; each further retry uses the next level."""
 UNTRUSTED_MAXIMUM: Final = "CPP"
 """Clients of this language send a timeout in the field of the maximum (clients pitfall 2)."""
 
@@ -45,9 +45,9 @@ class SendBackHandler:
         table.bind(CONSUMER_SEND_MSG_BACK, self.send_back)
 
     async def send_back(self, header: SendBackRequest, call: Call) -> Reply | None:
-        """Stores a message that a consumer failed on in the group's retry topic, or in its dead letter topic
-        after the last try (36). Raises CommandError if group, topic or record are missing, or writes are
-        refused."""
+        """Stores a message that a consumer could not process in the group's retry topic, or in its dead
+        letter topic after the last try (36). Raises CommandError if group, topic or record are missing, or
+        writes are refused."""
         gate = self._context.gate
         find_record = partial(self._record_at, header.offset, header.origin_msg_id)
         if call.caller.checks_topics:
@@ -96,7 +96,7 @@ class SendBackHandler:
             level = min(level, self._store.delay_levels.count)
         stored = self._writer.put(_message(record, topic, level))
         if isinstance(stored, PutRefused) and stored.code == ResponseCode.MESSAGE_ILLEGAL:
-            # Its properties have no room for those of a retry: it would come again and again otherwise.
+            # Its properties have no room for those of a retry: otherwise it would be redelivered endlessly.
             is_dead, topic = True, self._topic(DLQ_PREFIX + header.group, 1)
             stored = self._writer.put(_unchanged(record, topic))
         if isinstance(stored, PutRefused):
@@ -178,7 +178,7 @@ def _message(record: Record, topic: Topic, level: int) -> MessageToStore:
 
 
 def _unchanged(record: Record, topic: Topic) -> MessageToStore:
-    """Returns the dead letter of a message whose properties take no more."""
+    """Returns the dead letter of a message whose properties have no room left."""
     return _to_store(record, topic, 0, record.properties, 0)
 
 

@@ -1,7 +1,7 @@
 """UnusualSends: all sends that are not plain, and the reasons of refusals.
 
 First messages of a new topic, scheduled messages, inner batches, consumers' retries. Each check has its own
-answer, in RocketMQ's order. Refusals that concern the whole broker are the SendGate's. Source: RocketMQ 5.3.3
+answer, in RocketMQ's order. The SendGate makes refusals that concern the whole broker. Source: RocketMQ 5.3.3
 SendMessageProcessor, AbstractSendMessageProcessor, HookUtils.
 """
 
@@ -116,8 +116,8 @@ class UnusualSends:
     def _check(
         self, command: SendCommand, body: bytes, properties: bytes, peer: FastPathPeer
     ) -> PutRefused | None:
-        """Returns the refusal of the first check that fails. A message that passes has a topic, which may be
-        created here, and a queue, which may be chosen here."""
+        """Returns the refusal of the first check that fails. A message that passes has a topic and a queue;
+        the topic may be created here, and the queue chosen here."""
         ext, topic = command.ext, self._topics.get(command.ext.topic)
         refused = (
             self._gate.refuse_first()
@@ -147,7 +147,7 @@ class UnusualSends:
 
     def _check_permission(self, topic: Topic | None) -> PutRefused | None:
         """Refuses ordered topics without the write bit of brokerPermission. Clients of other topics choose
-        another broker, as the routes say."""
+        another broker, by the routes."""
         if not self._gate.permits_write and topic is not None and topic.config.order:
             remark = (
                 f"the broker[{self._context.broker_name}] sending message is forbidden (brokerPermission)"
@@ -179,7 +179,7 @@ class UnusualSends:
             return f"body of {len(body)} bytes is above maxMessageSize {self._context.message_bytes_max}"
         if len(properties) > self._properties_bytes_max:
             return f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
-        if b"\0" in properties:  # recovery takes a zero for the end of the log
+        if b"\0" in properties:  # recovery treats a zero as the end of the log
             return "the properties contain a zero byte"
         if PRIORITY in properties and property_value(properties, PRIORITY) and not ext.reconsume_times:
             return "messages have no priority here: it would be stored, and change nothing"
@@ -194,7 +194,7 @@ class UnusualSends:
         if ext.batch and (delay_level or ext.topic.startswith(RETRY_PREFIX)):
             return "a batch is neither delayed nor a retry"
         if ext.batch and ext.sys_flag & COMPRESSED:
-            return "a batch is not compressed"  # its items could not be told apart (clients pitfall 5)
+            return "a batch is not compressed"  # its items could not be distinguished (clients pitfall 5)
         return None
 
     # -- messages ------------------------------------------------------------------------------------------
@@ -233,9 +233,9 @@ class UnusualSends:
     def _is_dead(
         self, group: str, reconsume_times: int, maximum: int, peer: FastPathPeer
     ) -> bool | PutRefused:
-        """Returns whether a retry belongs into the dead-letter topic.
+        """Returns whether a retry belongs in the dead-letter topic.
 
-        The client has counted this try already. A consumer in order retries locally, and sends only messages
+        The client has counted this try already. An orderly consumer retries locally, and sends only messages
         that it gives up (broker-ops pitfalls 1 and 2).
         """
         row = self._context.find_group(group, peer)
@@ -265,7 +265,7 @@ class UnusualSends:
         queue: BatchQueue,
     ) -> bytes | None:
         """Stores a batch as one record, for a topic with queue.type=BatchCQ. The batch has one unique key,
-        which the answer has as batchUniqId."""
+        batchUniqId in the answer."""
         if not property_value(properties, b"UNIQ_KEY"):
             properties += b"UNIQ_KEY\x01%b\x02" % self._context.new_unique_key().encode()
         to_store.properties = properties + self._suffix

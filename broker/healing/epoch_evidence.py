@@ -1,9 +1,9 @@
-"""Decides which epochs a log has whose epoch file is damaged or lost, from its master's. Pure.
+"""Determines the epochs of a log whose epoch file is damaged or lost, from those of its master. Pure.
 
-Equal bytes at equal offsets are the same history, whatever became of the file that says so. So the log is
-compared with the master's: as far as both are equal, the master's epochs are those of this log, too. What
-follows is cut off, as a truncation by epochs would, unless the master may not have all of it: then
-the log waits, or an operator decides.
+Equal bytes at equal offsets are the same history, even without the epoch file. So the log is compared with
+the master's: as far as both are equal, the master's epochs are those of this log, too. The rest is cut off,
+as by a truncation by epochs, unless the master may lack a part of it: then the log waits, or an operator
+decides.
 """
 
 import msgspec
@@ -24,7 +24,7 @@ class LogHere(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to compare: it never had a confirmed record, and has none."""
+        """Whether the log has no record to compare, and never had a confirmed one."""
         return self.end <= self.min_offset and not self.confirm_offset
 
 

@@ -1,9 +1,9 @@
 """Decides whether bytes of another replica may replace a damaged range of this log. Pure.
 
-A piece is taken only if its records follow each other exactly from its start to its end, each passes its
-checksum, every byte of it was first written under the same masterEpochs here and there (epoch and start
-offset), and nothing that is still readable here contradicts it: no sound record here has another body, and no
-entry of a ConsumeQueue points into the piece at another record.
+A piece is accepted only if its records follow each other exactly from its start to its end, each passes its
+checksum, every byte of it was first written under the same masterEpochs on both replicas (epoch and start
+offset), and no readable data here contradicts it: no sound record here has another body, and no entry of a
+ConsumeQueue points into the piece at another record.
 
 BODYCRC covers the body alone. A record's topic and properties are covered by a checksum with
 enabledAppendPropCRC=true only, as in RocketMQ.
@@ -30,7 +30,7 @@ UnitOf = Callable[[bytes, int, int], tuple[int, int] | None]
 
 
 class Refusal(StrEnum):
-    """Why a piece is not taken. The values are labels of a metric."""
+    """Why a piece is not accepted. The values are labels of a metric."""
 
     CHECKSUM = "checksum"
     EPOCHS = "epochs"
@@ -52,7 +52,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Placed(NamedTuple):
-    """A record of a log: its offset, what it says, and whether it stands for lost bytes."""
+    """A record of a log: its offset, its content, and whether it is a lost record."""
 
     offset: int
     parsed: Parsed
@@ -86,7 +86,8 @@ def sound_end(data: Buffer, offset: int, *, file_bytes: int) -> int:
 
 
 def covering(epochs: Epochs, start: int, end: int) -> Pairs:
-    """Returns the epochs that have a byte of [start, end); () if one of these bytes is of no known epoch."""
+    """Returns the epochs that have a byte of [start, end); () if one of these bytes belongs to no known
+    epoch."""
     found = [entry for entry in epochs.entries if entry.start_offset < end and start < entry.end_offset]
     if not found or found[0].start_offset > start:
         return ()
@@ -94,8 +95,8 @@ def covering(epochs: Epochs, start: int, end: int) -> Pairs:
 
 
 def by_epoch(piece: Piece) -> list[Piece]:
-    """Returns the parts of a piece that each were written under one masterEpoch there; the piece itself if
-    none is named. Two logs may differ from one epoch on, in the middle of a piece."""
+    """Returns the parts of a piece that were each written under one masterEpoch there; the whole piece if no
+    epoch is named. Two logs may differ from one epoch on, in the middle of a piece."""
     if not piece.epochs:
         return [piece]
     parts: list[Piece] = []
@@ -114,7 +115,7 @@ def encode_epochs(pairs: Pairs) -> str:
 
 
 def decode_epochs(text: str) -> Pairs:
-    """Parses what encode_epochs() made. ValueError: it is something else."""
+    """Parses the result of encode_epochs(). ValueError: another text."""
     pairs = []
     for part in filter(None, text.split(",")):
         epoch, _, start = part.partition("@")
@@ -150,7 +151,7 @@ def refusal_of(piece: Piece, here: Here) -> Refusal | None:
 
 
 def _contradicts_record(piece: Piece, here: Here, records: list[Placed]) -> bool:
-    """Whether a record here passes its checksum, at the place of one with another body."""
+    """Whether a record here passes its checksum, at the offset of one with another body."""
     for record in records:
         at = record.offset - piece.start
         mine = next(
@@ -158,7 +159,7 @@ def _contradicts_record(piece: Piece, here: Here, records: list[Placed]) -> bool
             None,
         )
         if mine is None or not mine.parsed[1] or mine.is_lost:
-            continue  # blank, lost, or of a transaction: nothing that a consumer was given
+            continue  # blank, lost, or of a transaction: no consumer received it
         crc = slice(at + _CRC_AT, at + _CRC_AT + _CRC_BYTES)
         if here.local[crc] != piece.data[crc] or mine.parsed[0] != record.parsed[0]:
             return True
@@ -166,7 +167,7 @@ def _contradicts_record(piece: Piece, here: Here, records: list[Placed]) -> bool
 
 
 def _contradicts_queue(piece: Piece, here: Here, records: list[Placed]) -> bool:
-    """Whether an entry here points into the piece at another record than the one with its number."""
+    """Whether an entry here points into the piece at a record with a different number."""
     for offset, parsed, _ in records:
         size, topic, queue_id, number = parsed[:4]
         unit = here.unit_of(topic, queue_id, number) if topic else None

@@ -3,7 +3,7 @@ log.
 
 healJournal in the store's directory: the CRC-32 of what follows, 8 hex digits and a blank, then a MessagePack
 array (start offset, epochs of the bytes, bytes). One range at a time. A journal that was not written as a
-whole fails its checksum: then nothing was written into the log yet.
+whole fails its checksum: then the log is unchanged.
 """
 
 import os

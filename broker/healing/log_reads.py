@@ -1,7 +1,7 @@
 """Serves records of this broker's log to a replica that heals a damaged range (29047).
 
-Only what is confirmed, and passes its checksum when it is read from the disk, is sent. What is known to be
-damaged here is left out. One request is served at a time.
+It sends only confirmed records that pass their checksums when they are read from the disk. Known damage is
+left out. One request is served at a time.
 """
 
 import os
@@ -26,8 +26,8 @@ from keelmq.remoting.operations.store_copies import (
 from keelmq.runtime.tasks import finished_in_thread
 
 RECORD_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
-"""A larger record does not fit into a frame with a header, here or on its way to a client. A broker of
-RocketMQ has some if its maxMessageSize was above 16,000,000."""
+"""A larger record does not fit into a frame with a header, here or for a client. A broker of RocketMQ has
+such records if its maxMessageSize was above 16,000,000."""
 
 
 FOUND_MAX = 32
@@ -35,7 +35,7 @@ FOUND_MAX = 32
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """What is sound from the begin of a range on. crosses: the record there is sound, and ends behind the
+    """The sound records from the start of a range on. crosses: the record there is sound, and ends behind the
     range. bad_end: the record there is damaged, and the next good one begins here."""
 
     data: bytes = b""
@@ -44,7 +44,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 class LogReads:
-    """epochs: of the log, now. broker_name: of the group; an address may belong to another one by now."""
+    """epochs: of the log, now. broker_name: of the group; an address may now belong to another group."""
 
     def __init__(self, store: MessageStore, *, epochs: Callable[[], Epochs], broker_name: str) -> None:
         self._store, self._epochs, self._broker_name = store, epochs, broker_name
@@ -96,8 +96,8 @@ class LogReads:
         raise CommandError(ResponseCode.SYSTEM_BUSY, "much of the range is damaged here, too: repeat it")
 
     def _check_bounds(self, start: int, end: int) -> None:
-        """Raises CommandError if no damage was found, but bounds of a range that are none of records here:
-        the log of the replica that asks may be another one."""
+        """Raises CommandError if no damage was found, but the bounds of the range are no record boundaries
+        here: the requesting replica may have a different log."""
         around = self._store.log_check.record_around(start)
         if around is not None and around.start < start:
             raise CommandError(
@@ -114,7 +114,7 @@ class LogReads:
         return start
 
     async def _sound(self, start: int, end: int) -> _Read:
-        """Reads from the disk what is sound from `start` on. Raises CommandError."""
+        """Reads the sound records from `start` on from the disk. Raises CommandError."""
         store, log = self._store, self._store.commit_log
         if start < log.min_offset:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "retention has deleted the range")

@@ -1,9 +1,9 @@
-"""Finds the epochs of this replica's log again, when its epoch file is damaged or lost: by comparing the log
-with the master's.
+"""Recovers the epochs of this replica's log when its epoch file is damaged or lost, by comparing the log with
+the master's.
 
-Checksums of 1 MiB each are compared (29045); where they differ, the records are (29047), because a damaged
-record is no other history: it is added to the damaged ranges, and healed later. Changes nothing else: the HA
-service cuts the log and writes the file. Owned by the event loop's thread.
+Checksums of 1 MiB each are compared (29045); where they differ, the records are compared (29047), because a
+damaged record is no different history: it is added to the damaged ranges, and healed later. There is no other
+change: the HA service cuts the log and writes the file. Owned by the event loop's thread.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,11 +37,11 @@ Peers = Callable[[], Awaitable[Sequence[str]]]
 
 
 class NotComparedError(Exception):
-    """The logs cannot be compared now. The text says why."""
+    """The logs cannot be compared now. The text is the reason."""
 
 
 class EpochFinder:
-    """Of one replica. Call it to make an attempt."""
+    """The search of one replica. Call it to make an attempt."""
 
     def __init__(
         self, store: MessageStore, client: RemotingClient, *, broker_name: str, peers: Peers
@@ -53,7 +53,7 @@ class EpochFinder:
         controllers know it."""
         log = self._store.commit_log
         here = LogHere(log.min_offset, log.max_offset, self._store.confirm_offset)
-        if here.is_empty:  # also if the master's begins further on, or is RocketMQ's
+        if here.is_empty:  # also if the master's log begins later, or is RocketMQ's
             return FoundEpochs(Epochs(), here.end)
         peers = await self._peers()
         if not peers:
@@ -108,8 +108,8 @@ class EpochFinder:
         return end
 
     async def _difference(self, peer: str, low: int, high: int, master: MasterLog) -> int | None:
-        """Returns where the first record begins that is another one here and there; None: what differs in
-        front of `high` is damaged here."""
+        """Returns the start of the first record that is different in the two logs; None: all differences in
+        front of `high` are damage here."""
         log = self._store.commit_log
         while low < high:
             file_start = low - low % log.file_bytes
@@ -130,7 +130,7 @@ class EpochFinder:
         return None
 
     def _is_another(self, theirs: bytes, offset: int) -> bool:
-        """Whether a sound record is here that differs from theirs. Notes a damaged one."""
+        """Whether this log has a sound record that differs from theirs. Records a damaged one."""
         log = self._store.commit_log
         mine = bytes(log.view(offset, len(theirs)))
         if mine == theirs:

@@ -1,13 +1,13 @@
 """Heals damaged ranges of this broker's log from the other replicas of its group.
 
 A range is healed piece by piece: a peer is asked for its sound records (29047), evidence.py decides whether
-they may be taken, and they are written in this order, so that a crash between any two steps leaves the range
-damaged and named, or healed: the journal, durable; the log, durable; the ConsumeQueue units; the range is
-removed from DamagedRanges, durable; the journal is deleted. finish() ends an interrupted healing at the next
-start.
+they are accepted, and they are written in this order, so that a crash between any two steps leaves the range
+either healed, or damaged and listed: the journal, durable; the log, durable; the ConsumeQueue units; the
+range is removed from DamagedRanges, durable; the journal is deleted. finish() ends an interrupted healing at
+the next start.
 
-Never written: what is not confirmed, what is in no damaged range, and anything while the log is truncated.
-The log never gets longer or shorter. Owned by the event loop's thread.
+Bytes that are not confirmed or in no damaged range are never written, and no bytes while the log is
+truncated. The length of the log never changes. Owned by the event loop's thread.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 10_000
 PAUSE_S: Final = 0.05
-"""Between two pieces, of at most 1 MiB usually: about 20 MiB a second, so messages have the disk and the
-link."""
+"""Pause between two pieces, usually of at most 1 MiB: about 20 MiB a second, so most of the disk and the link
+is left for messages."""
 AGAIN: Final = Backoff(first_ms=1_000, max_ms=60_000)
 TOLD_MAX: Final = 3
 """Verdicts that the status of the broker shows."""
 IDLE_MS: Final = 60_000
 SETTLE_S: Final = 0.2
-"""From a change of the ranges to the requests: damage is found in bursts."""
+"""Delay from a change of the ranges to the requests: damage is found in bursts."""
 
 Peers = Callable[[], Awaitable[Sequence[str]]]
 """Returns the addresses of the other replicas, the master first. Empty: none is known."""
@@ -68,7 +68,7 @@ BUSY, CUT, DISK = "busy", "cut", "disk"
 
 class Healer:
     """healed_ranges, healed_bytes, failures (by reason): since the start, for the metrics. lost_bytes: bytes
-    that were replaced by records that stand for lost ones, as another replica has them."""
+    that were replaced by lost records of another replica."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Healer:
         self.healed_ranges = self.healed_bytes = self.lost_bytes = 0
         self.failures: Counter[str] = Counter()
         self.verdicts: dict[int, dict[str, str]] = {}
-        """By the start of a range that is not healed: peer -> why it could not help, in the last attempt."""
+        """By the start of an unhealed range: peer -> why it could not help in the last attempt."""
         self._told: dict[DamagedRange, str] = {}
         store.damage.on_change.append(self._changed.set)
 
@@ -114,7 +114,7 @@ class Healer:
                 await wait_for_event(self._changed, max(int(AGAIN.pause_ms(failures, random.random())), 500))
 
     def due(self) -> list[DamagedRange]:
-        """Returns the ranges that can be healed now: what is not confirmed may still be cut off."""
+        """Returns the ranges that can be healed now: unconfirmed bytes may still be cut off."""
         store, end = self._store, self._store.confirm_offset
         return [
             each
@@ -139,7 +139,7 @@ class Healer:
                 if not missing or self._store.cutter.cut_count != cuts:
                     break
             if self._store.cutter.cut_count != cuts:
-                break  # the ranges are others by now
+                break  # the ranges have changed
             if not missing:
                 self.healed_ranges += 1
                 del self.verdicts[damaged.start]
@@ -148,7 +148,7 @@ class Healer:
         return self.healed_bytes > before
 
     def _tell(self, ranges: Sequence[DamagedRange]) -> None:
-        """Logs what was not healed, once for each new verdict."""
+        """Logs the unhealed ranges, once for each new verdict."""
         told = {each: self.verdict_on(each) for each in ranges if each.start in self.verdicts}
         for damaged, text in told.items():
             if self._told.get(damaged) != text:
@@ -157,7 +157,7 @@ class Healer:
         self._store.damage.healing = "; ".join(list(dict.fromkeys(told.values()))[:TOLD_MAX])
 
     def verdict_on(self, damaged: DamagedRange) -> str:
-        """Returns what the last attempt for this range said, and what an operator can do."""
+        """Returns the result of the last attempt for this range, and the remedy."""
         verdict = self.verdicts.get(damaged.start)
         if verdict is None:
             return "not tried yet"
@@ -173,8 +173,8 @@ class Healer:
     # -- one peer ----------------------------------------------------------------------------------------
 
     async def _from(self, peer: str, start: int, end: int, verdict: dict[str, str]) -> list[tuple[int, int]]:
-        """Heals what this peer has of [start, end). Returns the parts that are left, and adds to `verdict`
-        why."""
+        """Heals the parts of [start, end) that this peer has. Returns the remaining parts, and adds the
+        reason to `verdict`."""
         left: list[tuple[int, int]] = []
         while start < end:
             cut_count = self._store.cutter.cut_count
@@ -267,7 +267,7 @@ class Healer:
         return ""
 
     async def _written(self, piece: Piece) -> None:
-        """The log has the bytes: what is left to do."""
+        """The steps after the bytes are in the log."""
         store, file_bytes = self._store, self._store.commit_log.file_bytes
         cut_count = store.cutter.cut_count
         records = list(records_of(piece.data, piece.start, file_bytes=file_bytes))
@@ -293,7 +293,7 @@ class Healer:
         logger.warning("the log at %d..%d is marked as lost: %d messages are passed", start, end, count)
 
     async def finish(self) -> None:
-        """Ends a healing that a crash has interrupted, if its bytes still belong into this log; otherwise the
+        """Ends a healing that a crash has interrupted, if its bytes still belong to this log; otherwise the
         range is healed anew."""
         piece, store = await finished_in_thread(self._journal.read), self._store
         if piece is not None and self._still_belongs(piece):
@@ -310,8 +310,8 @@ class Healer:
         await finished_in_thread(self._journal.clear)
 
     def _still_belongs(self, piece: Piece) -> bool:
-        """A cut, and what was written behind it, may have come between the journal and now: then the epochs
-        differ, or the bytes there are sound."""
+        """The log may have been cut and written again since the journal: then the epochs differ, or the bytes
+        there are sound."""
         store, log = self._store, self._store.commit_log
         if store.cutter.is_cutting or not (
             log.min_offset <= piece.start and piece.end <= store.confirm_offset

@@ -1,9 +1,9 @@
 """The ConsumeQueue units of records that were healed, or that are lost.
 
 A record that could not be dispatched because it was damaged has a filler, or no unit if the queue ended with
-it. It gets its unit. Units of lost records become fillers, which consumers pass, as the queues of a replica
-have them that copies the log from its beginning. Queues of batches (queue.type=BatchCQ) are not looked at:
-their units stay, and a read of one that points at a lost record is an error of that read.
+it. It gets its unit. Units of lost records become fillers, which consumers skip, as in the queues of a
+replica that copies the log from its beginning. Queues of batches (queue.type=BatchCQ) are not checked: their
+units stay, and reading one that points at a lost record fails.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,9 +28,9 @@ def unit_of(store: MessageStore, topic: bytes, queue_id: int, number: int) -> tu
 
 
 def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
-    """Gives healed records the units that they lack. Returns how many. Those that are not dispatched yet
-    are left to the dispatch; when they were scanned, their queues were not known. OSError: no room; it may
-    be repeated."""
+    """Gives healed records the units that they lack. Returns how many. Records that are not dispatched yet
+    are left to the dispatch; when they were scanned, their queues were not known. OSError: no room; it may be
+    repeated."""
     count = 0
     for offset, parsed, _ in records:
         size, topic, queue_id, number, tags_code, stored, properties = parsed

@@ -107,7 +107,7 @@ def records_of(batch: Batch, offset: int) -> Records:
     units: list[int] = []
     texts: list[bytes] = []
     lead = tail = b""
-    lead_bytes = tail_bytes = -1  # sizes that lead and tail were packed for; most items have equal sizes
+    lead_bytes = tail_bytes = -1  # sizes for which lead and tail were packed; most items have equal sizes
     at, room = 0, RECORDS_BYTES_MAX
     while at < body_end:
         if body_end - at < _BEFORE_PROPERTIES:
@@ -196,7 +196,7 @@ def _wrong_count(count: int) -> ValueError:
 
 
 def _zero() -> ValueError:
-    """Zero bytes are refused, because recovery takes them for the end of what was written before a crash."""
+    """Zero bytes are refused, because recovery treats them as the end of the bytes written before a crash."""
     return ValueError("the properties of an item contain a zero byte")
 
 
@@ -204,7 +204,7 @@ def _zero() -> ValueError:
 
 
 def _checked_bytes(body: bytes, batch: Batch) -> int:
-    """Returns the size of all records; refuses what the interpreted path refuses, in the same order."""
+    """Returns the size of all records; makes the same refusals as the interpreted path, in the same order."""
     raw, body_end, shared_bytes = body, len(body), len(batch.shared)
     fixed = _LENGTHS_AND_HEAD_BYTES + len(batch.middle) + len(batch.topic_raw) + shared_bytes
     at = number = total = 0

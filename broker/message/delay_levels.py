@@ -27,7 +27,7 @@ class DelayLevels:
     """The table of delays; levels are numbered from 1."""
 
     def __init__(self, text: str = DEFAULT_LEVELS) -> None:
-        """text: messageDelayLevel. ValueError: it names the part that is no level."""
+        """text: messageDelayLevel. ValueError with the part that is no level."""
         self._delays_ms = [_delay_ms(part) for part in text.split()]
         if not 1 <= len(self._delays_ms) <= LEVELS_MAX:
             raise ValueError(f"{len(self._delays_ms)} levels; 1 to {LEVELS_MAX} are possible")

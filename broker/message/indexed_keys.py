@@ -1,7 +1,7 @@
 """Makes the columns of an IndexFile from the keys of stored records: hashes, CommitLog offsets, timestamps.
 
-Works on many records at once, field by field, with record.key_hash() inlined, at a third of the cost of one
-key after the other. The compiled version takes one key after the other, at a sixth of the cost. Pure; a
+Works on many records at once, field by field, with record.key_hash() inlined, at a third of the cost of
+key-by-key processing. The compiled version processes the keys one by one, at a sixth of the cost. Pure; a
 compiled leaf.
 """
 
@@ -80,7 +80,7 @@ def _hex_hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
             prefix * powers[len(key)] + zeros[len(key)] + int(key.translate(table), 31) & 0xFFFFFFFF
             for prefix, key in zip(prefixes, keys, strict=True)
         ]
-    except (ValueError, IndexError):  # one at least is something else
+    except (ValueError, IndexError):  # at least one is of another form
         return _hashes(prefixes, keys)
 
 

@@ -85,9 +85,9 @@ def with_inner_batch(properties: bytes, messages: int, base: int) -> bytes:
 
 
 def split(record: Record) -> list[Record]:
-    """Returns the messages of a record, each as the record that it would be if it had been sent alone, but at
-    the batch's CommitLog offset. A record that is no batch is its only message. ValueError, struct.error: the
-    body is no batch; RocketMQ may have stored it without a check."""
+    """Returns the messages of a record, each as a record as if it had been sent alone, but at the batch's
+    CommitLog offset. A record that is no batch is its only message. ValueError, struct.error: the body is no
+    batch; RocketMQ may have stored it without a check."""
     if not record.sys_flag & INNER_BATCH:
         return [record]
     if not record.sys_flag & NEED_UNWRAP:

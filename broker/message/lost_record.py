@@ -1,10 +1,10 @@
-"""Records that stand for bytes that no replica has any more. Pure.
+"""Records that replace bytes that no replica has any more. Pure.
 
 The log stays one chain of records, which RocketMQ's tools read and its brokers replicate: such a record is
 one of a rolled back transaction (sysFlag 0xC), which gets an entry in no queue and none in the index. FLAG is
-LOST_FLAG, the topic is LOST_TOPIC, cut to the room that there is, and the body is zeros with a right BODYCRC.
-Its bytes depend on the range, the size of the log's files and a timestamp of a neighbour, so two replicas on
-which the same range is marked have the same bytes.
+LOST_FLAG, the topic is LOST_TOPIC, cut to the available room, and the body is zeros with a correct BODYCRC.
+Its bytes depend on the range, the size of the log's files and a timestamp of a neighbour, so two replicas
+with the same marked range have the same bytes.
 """
 
 import struct
@@ -35,7 +35,7 @@ _FLAGS = struct.Struct(">4xI8xi16xi").unpack_from
 
 def lost_records(start: int, end: int, *, file_bytes: int, stored_ms: int) -> bytes:
     """Returns the records for the log's [start, end). stored_ms: STORETIMESTAMP, of a record beside the
-    range. ValueError: the range is smaller than any record, so it does not begin and end where records do."""
+    range. ValueError: the range is smaller than any record, so its bounds are no record boundaries."""
     parts: list[bytes] = []
     while start < end:
         file_end = start - start % file_bytes + file_bytes
@@ -75,6 +75,6 @@ def _lost(offset: int, size: int, stored_ms: int) -> bytes:
 
 
 def is_lost_record(buffer: Buffer, pos: int) -> bool:
-    """Returns whether the whole record at `pos` stands for lost bytes."""
+    """Returns whether the whole record at `pos` is a lost record."""
     magic, flag, sys_flag = _FLAGS(buffer, pos)
     return bool(magic == MAGIC_V1 and flag == LOST_FLAG and sys_flag == ROLLED_BACK)

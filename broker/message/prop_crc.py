@@ -5,8 +5,8 @@
 The digits are decimal, the lowest first, padded with zeros at the end. They are the CRC-32 (without its top
 bit) of all bytes of the record in front of the property. BODYCRC covers the body alone; this checksum also
 covers offsets, timestamps, hosts, topic and properties. A property __CRC32# at any other place is no
-checksum: the record is a copy and has it from its original, or a client made it up.
-Source: RocketMQ 5.3.3 MessageExtEncoder, MessageDecoder.createCrc32, CommitLog.checkMessageAndReturnSize.
+checksum: it comes from the original of a copied record, or from a client. Source: RocketMQ 5.3.3
+MessageExtEncoder, MessageDecoder.createCrc32, CommitLog.checkMessageAndReturnSize.
 """
 
 import struct
@@ -30,7 +30,7 @@ _ITEM = struct.Struct(">iiiii")
 
 
 class RecordParser(Protocol):
-    """record.parse(), or a function that checks more than it. None: no whole good record."""
+    """record.parse(), or a function with more checks. None: no whole good record."""
 
     def __call__(self, buffer: Buffer, pos: int, end: int, *, offset: int) -> Parsed | None: ...
 
@@ -80,7 +80,7 @@ def batch_without_crcs(body: bytes) -> bytes:
 
 
 def recovery_parser(*, check_crc: bool, check_prop_crc: bool) -> RecordParser:
-    """The parser that a start checks the log with. check_crc: checkCRCOnRecover; check_prop_crc:
+    """The parser with which a start checks the log. check_crc: checkCRCOnRecover; check_prop_crc:
     forceVerifyPropCRC."""
     if not check_crc:
         return parse
@@ -93,8 +93,8 @@ parse_checked: Final[RecordParser] = partial(parse, check_crc=True)
 
 def parse_with_prop_crc(buffer: Buffer, pos: int, end: int, *, offset: int) -> Parsed | None:
     """As record.parse(); checks the record's own checksum, or BODYCRC where it has none, since the setting
-    may be younger than the log. RocketMQ takes a record without a checksum, or with the checksum 0, for a bad
-    one."""
+    may be younger than the log. RocketMQ treats a record without a checksum, or with the checksum 0, as
+    bad."""
     parsed = parse(buffer, pos, end, offset=offset)
     if parsed is None or BLANK.unpack_from(buffer, pos)[1] == MAGIC_BLANK:
         return parsed

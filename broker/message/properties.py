@@ -1,6 +1,6 @@
 """Changes the properties of a message in the text form in which they are stored: `key \\x01 value \\x02 ...`.
 
-The text is what is stored, so every change must rebuild it (broker-ops pitfall 11). Pure.
+The text itself is stored, so every change must rebuild it (broker-ops pitfall 11). Pure.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Finds what the fast path needs of a message's properties, without splitting them.
+"""Finds the properties of a message that the fast path needs, without splitting the text.
 
 The text is `key \\x01 value \\x02 ...`. A property that decides something (WAIT, TAGS, UNIQ_KEY, KEYS) is
 compared exactly, by name and value. Names that only choose the slow path (is_plain) are searched as
@@ -21,7 +21,7 @@ _OTHER, _TAGS, _UNIQ_KEY, _KEYS, _WAIT = range(5)
 
 ScannedProperties: TypeAlias = tuple[bytes, bool, bool, int, bytes, bytes]
 """(properties, is_plain, waits, tags code, UNIQ_KEY, KEYS). properties: with a separator behind the last one.
-is_plain: the message needs nothing but to be stored. waits: the producer waits for replicas. Keys: b"" if
+is_plain: the message only needs to be stored. waits: the producer waits for replicas. Keys: b"" if
 absent."""
 
 
@@ -146,7 +146,7 @@ def _tag_code(properties: bytes, begin: int, end: int) -> int:
     for at in range(begin, end):
         if raw[at] > 127:
             return tag_code(properties[begin:end].decode("utf-8", "replace"))
-        value = (value * 31 + raw[at] + _SIGN & _WORD) - _SIGN  # 32 bits with a sign, as Java has it
+        value = (value * 31 + raw[at] + _SIGN & _WORD) - _SIGN  # 32 bits with a sign, as in Java
     return value
 
 

@@ -73,8 +73,8 @@ TAGS: Final = "\x02TAGS\x01"
 KEYS: Final = "\x02KEYS\x01"
 
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, int, bytes]
-"""(size, topic, queue_id, queue_offset, tags_code, store_timestamp in ms, properties). topic b"": there is
-nothing to index, skip `size` bytes."""
+"""(size, topic, queue_id, queue_offset, tags_code, store_timestamp in ms, properties). topic b"": no queue
+indexes it, skip `size` bytes."""
 
 _NOTHING: Final = (b"", 0, 0, 0, 0, b"")
 
@@ -260,7 +260,7 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
 
 def is_incomplete(buffer: Buffer, offset: int) -> bool:
     """Returns whether a buffer, which begins at this CommitLog offset, ends in the middle of its first
-    record. The lengths in a record must not contradict its size, as far as the buffer has them."""
+    record. The lengths in a record must not contradict its size, as far as they are in the buffer."""
     if len(buffer) < HEADER_BYTES:
         return True
     size, magic, *_, own_offset, sys_flag, _ = _UNPACK_PREFIX(buffer)

@@ -39,14 +39,14 @@ RecordFields: TypeAlias = tuple[
 ]
 """(size, queueId, flag, queueOffset, physicalOffset, sysFlag, born timestamp, born host, store timestamp,
 store host, reconsumeTimes, preparedTransactionOffset, body, topic_bytes(), properties) of one record. size:
-what the others need. sysFlag: with the bits of the hosts' widths. Timestamps in ms."""
+computed from the others. sysFlag: with the bits of the hosts' widths. Timestamps in ms."""
 Message: TypeAlias = tuple[QueueCursor, int, int, int, bytes, int, bytes, bytes, int, bytes, bytes]
 """(cursor of the queue, flag, sysFlag, born timestamp in ms, born host, reconsumeTimes, body, properties,
 tags code, UNIQ_KEY, KEYS)"""
 
 
 class CommonFields(NamedTuple):
-    """Fields that messages share which are stored together. store_timestamp: ms. host_bits: for each sysFlag;
+    """Fields shared by messages that are stored together. store_timestamp: ms. host_bits: for each sysFlag;
     that of a wide born host is added."""
 
     store_timestamp: int

@@ -1,9 +1,9 @@
-"""Reads many records of the log in one pass over their bytes: what their queues need to know of them.
+"""Reads the fields that queues need from many records of the log, in one pass over their bytes.
 
-Whoever reads records that others have stored uses this: a replica, for what it has copied, and a start. It
-stops in front of a record that needs a closer look, which the caller takes with record.parse(): one of a
-queue that is not among the places yet, an inner batch, one whose unit has more than the tag's hash, one out
-of turn, and one that is not whole or not good. Pure; a compiled leaf.
+Used to read stored records by a replica, for the bytes that it has copied, and by a start. It stops in front
+of a record that the caller must parse with record.parse(): one of a queue that is not among the places yet,
+an inner batch, one whose unit has more than the tag's hash, one out of order, and one that is not whole or
+not good. Pure; a compiled leaf.
 """
 
 import struct
@@ -33,7 +33,7 @@ from keelmq.runtime.compiled import is_compiled, prefer_twin
 QUEUE, IS_PLAIN, FIRST, NEXT, UNITS, LOG_BYTES, PREFIX_HASH = range(7)
 """The members of a Place."""
 Place: TypeAlias = list[Any]
-"""[queue, is plain: a record's unit needs nothing but its tag, first queue offset of the units or -1, queue
+"""[queue, is plain: a record's unit only needs its tag, first queue offset of the units or -1, queue
 offset behind the last record or -1, packed units (a bytearray), total size of their records, key_prefix_hash]
 of one queue."""
 Places: TypeAlias = dict[bytes, dict[int, Place]]
@@ -81,7 +81,7 @@ def scan_units(
     raw: bytes, offset: int, count_max: int, places: Places, keys: list[Keyed] | None, *, check_crc: bool
 ) -> Scanned:
     """Reads records for their units: each place gets those of consecutive queue offsets, FIRST to NEXT. For
-    the other arguments see scan_ends(). keys: gets the keys of every record; None: nobody needs them.
+    the other arguments see scan_ends(). keys: gets the keys of every record; None: not needed.
     check_crc: of record.parse()."""
     if _IS_COMPILED:
         return _scanned(raw, offset, count_max, places, keys, True, check_crc)
@@ -156,7 +156,7 @@ def _scanned(
         at, text_end, properties_at, record_end = parts[2], parts[3], parts[4], pos + size
         if check_crc and at and not _is_sound(source, raw, pos, record_end, parts):
             break
-        sys_flag = _i32(raw, pos + 36) if at else TRANSACTION_PREPARED  # a blank record: no queue has it
+        sys_flag = _i32(raw, pos + 36) if at else TRANSACTION_PREPARED  # a blank record belongs to no queue
         if sys_flag & TRANSACTION_PREPARED and sys_flag & TRANSACTION_BITS != _ROLLED_BACK:
             pos = record_end
             count += 1

@@ -15,7 +15,7 @@ DELIVER_MS: Final = b"TIMER_DELIVER_MS"
 DELAY_MS: Final = b"TIMER_DELAY_MS"
 DELAY_SEC: Final = b"TIMER_DELAY_SEC"
 ROLL_TIMES: Final = b"TIMER_ROLL_TIMES"
-"""How often the timer was written again, so that retention does not delete it before it is due."""
+"""How often the timer was rewritten, so that retention does not delete it before it is due."""
 TIMER_PROPERTIES: Final = (DELIVER_MS, DELAY_MS, DELAY_SEC)
 LONG_MAX: Final = 2**63 - 1
 LONG_DIGITS_MAX: Final = 40
@@ -26,7 +26,7 @@ TAG_HASH_MAX: Final = 1 << 32
 
 
 def deliver_at(properties: bytes, now_ms: int) -> int | None:
-    """Returns the delivery time, wall clock in ms; None if it is no timer message. ValueError: it names the
+    """Returns the delivery time, wall clock in ms; None if it is no timer message. ValueError with the
     property that is no number."""
     for name, factor, base in ((DELAY_SEC, 1_000, now_ms), (DELAY_MS, 1, now_ms), (DELIVER_MS, 1, 0)):
         text = property_value(properties, name)
@@ -37,8 +37,8 @@ def deliver_at(properties: bytes, now_ms: int) -> int | None:
 
 
 def _long(name: bytes, text: bytes) -> int:
-    """Returns the number of a property. ValueError, with the property's name: it is none, or none of 64
-    bits. A negative delay is one that is over, as for RocketMQ."""
+    """Returns the number of a property. ValueError, with the property's name: not a number, or not one of 64
+    bits. A negative delay has passed, as in RocketMQ."""
     shown = text[:TEXT_BYTES_SHOWN].decode("utf-8", "replace")
     shown = repr(f"{shown}..." if len(text) > TEXT_BYTES_SHOWN else shown)
     if not text.removeprefix(b"-").isdigit():
@@ -81,7 +81,7 @@ class Handle(NamedTuple):
 
 
 def parse_handle(text: str) -> Handle:
-    """Parses a recall handle. ValueError: it is none."""
+    """Parses a recall handle. ValueError: it is not one."""
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (ValueError, UnicodeError):

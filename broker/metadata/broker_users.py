@@ -38,7 +38,7 @@ class BrokerUsers:
             table.watchers.append(self._changed)
 
     def _changed(self) -> None:
-        """Also for what a master sends, and for a whole table."""
+        """Also called for updates from a master, and for a whole table."""
         self._generation += 1
 
     @property
@@ -94,7 +94,7 @@ class BrokerUsers:
             await self._change(self._metadata.acls, [row])
 
     async def merge(self, users: Sequence[User], acls: Sequence[Acl]) -> None:
-        """Takes the rows that are newer than those here, with their times: ACLs of deleted users first."""
+        """Adopts the rows that are newer than those here, with their times: ACLs of deleted users first."""
         now_ms = self._clock()
         newer_acls = newer(acls, self.all_acls(), now_ms)
         for table, rows in (
@@ -109,7 +109,7 @@ class BrokerUsers:
         await self._metadata.replicated(table, self._applied(table, rows))
 
     def _applied(self, table: FileStore[Any], rows: Sequence[User | Acl]) -> Version:
-        """Makes a change, which counts here at once. Expired tombstones are removed with it. Raises
+        """Makes a change, which is effective here at once. Expired tombstones are removed with it. Raises
         CommandError."""
         now_ms = self._clock()
         gone = [key for key, row in table.table.rows.items() if is_expired(row, now_ms)]

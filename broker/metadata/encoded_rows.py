@@ -1,8 +1,8 @@
 """A table of topics or groups as JSON: the text of each row is kept until the row changes.
 
 A registration (103) and the answers to GET_ALL_TOPIC_CONFIG (21) and GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)
-contain every row. To convert 50,000 topics takes 120 ms, so only changed rows are converted, and a long table
-in slices between which other work runs.
+contain every row. Converting 50,000 topics takes 120 ms, so only changed rows are converted, and a long table
+is converted in slices between which other work runs.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from keelmq.runtime.long_work import LongWork
 
 READ_WRITE = 6
 SLICE_ROWS = 2_000
-"""Rows that one step looks at: at most 6 ms, if all of them changed."""
+"""Rows that one step checks: at most 6 ms, if all of them changed."""
 TRIES = 3
-"""How often rows that changed meanwhile are looked for in slices; the next time, in one step."""
+"""How often rows that changed meanwhile are searched in slices; the next time, in one step."""
 
 
 Row = TypeVar("Row")
@@ -83,8 +83,8 @@ class RowEncoder(Generic[Row]):
         text: Callable[[Row, int], bytes],
     ) -> None:
         """rows: the table, whose rows are replaced and never changed. version: of the table. revision:
-        another one after every change of a row, also after those that have no version. text: the JSON of a
-        row, with brokerPermission."""
+        changes with every change of a row, also without a new version. text: the JSON of a row, with
+        brokerPermission."""
         self._rows, self._version, self._revision, self._text = rows, version, revision, text
         self._kept: dict[int, _Kept[Row]] = {}
         self._last: EncodedRows | None = None
@@ -92,7 +92,7 @@ class RowEncoder(Generic[Row]):
 
     @property
     def last(self) -> EncodedRows | None:
-        """What encoded() has returned last; None: it was not called yet."""
+        """The last result of encoded(); None: it was not called yet."""
         return self._last
 
     async def encoded(self, permission: int = READ_WRITE) -> EncodedRows:
@@ -100,7 +100,7 @@ class RowEncoder(Generic[Row]):
         wait if the table has at most SLICE_ROWS rows, or has not changed."""
         kept = self._kept.get(permission)
         if kept is None:
-            # those of other permissions are not asked for again soon, and each has the size of the table
+            # those of other permissions are not needed again soon, and each has the size of the table
             self._kept = {other: each for other, each in self._kept.items() if other == READ_WRITE}
             kept = self._kept[permission] = _Kept()
         async with self._turn:

@@ -3,8 +3,8 @@
 Without an event loop (tools, start, stop) a change is on disk when change() returns. After
 write_in_background() it is applied at once and written by a thread, so the loop never waits for the disk:
 changes that are made while one write runs share the next one, and a caller that promises durability awaits
-saved(). Replicas may then have a version before this disk has it. That is safe: a master that starts again
-begins its term with a version of its own (docs/adr/0007).
+saved(). Replicas may then have a version before this disk has it. That is safe: a restarted master begins its
+term with a new version (docs/adr/0007).
 """
 
 import asyncio
@@ -27,12 +27,12 @@ Saved = Callable[[Exception | None], None]
 
 
 class FileStore(MetadataStore[Row]):
-    """Owned by the event loop's thread; what _content() calls also runs in the writing thread."""
+    """Owned by the event loop's thread; code called by _content() also runs in the writing thread."""
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         super().__init__(path, clock=clock)
         self.fault = ""
-        """Why changes that are in force are not written; empty: all are."""
+        """Why applied changes are not written; empty: all are."""
         self._is_in_background = False
         self._changes = self._saved = 0  # how many there were, and how many of them are on disk
         self._task: asyncio.Task[Exception | None] | None = None
@@ -43,7 +43,7 @@ class FileStore(MetadataStore[Row]):
     # -- content -----------------------------------------------------------------------------------------
 
     def _beside(self, update: Update[Row] | None) -> Any:
-        """Returns a copy of what the file holds besides the table: after the update; None: now."""
+        """Returns a copy of the file's content besides the table: after the update; None: now."""
         return None
 
     def _content(
@@ -90,7 +90,7 @@ class FileStore(MetadataStore[Row]):
 
     async def saved(self) -> None:
         """Waits until all present changes are on disk. Raises OSError or ValueError if they cannot be
-        written; they stay in force, and are tried again."""
+        written; they stay applied, and are tried again."""
         wanted = self._changes
         while self._saved < wanted:
             error = await asyncio.shield(self._writing())

@@ -2,8 +2,8 @@
 
 RocketMQ reads and writes the files of config/, so their checksums are beside them. A line of JSON behind
 its own CRC-32 in hex and a blank: [[crc32, size, modified_ns], ...], the newest version first. A bad disk
-does not change the time of the last modification; an editor or another program does. So a file with the time
-of a version and another content is damaged, and one with another time was changed by a program.
+does not change the modification time; an editor or another program does. So a file with the time of a version
+but other content is damaged, and one with another time was changed by a program.
 """
 
 import logging
@@ -62,8 +62,8 @@ class FileSums:
 
     def add(self, version: FileVersion, *, replaces_damaged: bool = False) -> None:
         """Puts a new version in front of the others. replaces_damaged: the newest of these is not kept as
-        .bak. It is not synced: after a power failure there may be no checksums, and then the file is taken
-        as it is. Never raises: the file itself is written."""
+        .bak. Not synced: after a power failure the checksums may be missing, and then the file is accepted
+        unchecked. Never raises: the file itself is written."""
         try:
             older = self.read()[1 if replaces_damaged else 0 :]
             body = msgspec.json.encode([version, *older][:VERSIONS])
@@ -74,8 +74,8 @@ class FileSums:
 
 
 def check(path: Path, raw: bytes, versions: list[FileVersion]) -> None:
-    """Raises ValueError if this content of the file at `path` is not what was written. Says in the log if
-    another program has changed the file. Raises OSError."""
+    """Raises ValueError if this content of the file at `path` differs from the written one. Logs if another
+    program has changed the file. Raises OSError."""
     if not versions:
         return
     crc32, modified_ns = zlib.crc32(raw), path.stat().st_mtime_ns

@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 256 << 20
 JOURNAL_BYTES_MAX = 64 << 20
-"""A journal of this size makes its owner write the file, whatever the period."""
+"""A journal of this size makes its owner write the file before the period is over."""
 PIECE_ROWS: Final = 64
-"""Rows that one call of C converts, sorts or writes: such a call keeps the event loop waiting to its end."""
+"""Rows that one C call converts, sorts or writes: such a call blocks the event loop."""
 SORTED_ROWS: Final = 2_048
 """As PIECE_ROWS, for sorting."""
 
@@ -40,8 +40,8 @@ SORTED_ROWS: Final = 2_048
 class MetadataFile:
     """One file and its backup. `what` names it in logs and errors: "the topic table".
 
-    private: it has secrets. Others must not be able to open it, and there is no backup: a deleted user's
-    secret would stay in it, and a damaged file would let that user in again."""
+    private: it contains secrets. Others must not be able to open it, and there is no backup: it would keep a
+    deleted user's secret, and a damaged file would admit that user again."""
 
     def __init__(self, path: Path, what: str, *, private: bool = False) -> None:
         self.path = path
@@ -91,16 +91,16 @@ class MetadataFile:
         return None
 
     def next_turn(self) -> int:
-        """Returns the turn for a save(); it is taken together with the content."""
+        """Returns the turn for a save(); call it together with reading the content."""
         self._turn += 1
         return self._turn
 
     def is_latest(self, turn: int) -> bool:
-        """Returns whether nothing newer was saved. Only the loop's thread may call it."""
+        """Returns whether no newer content was saved. Only the loop's thread may call it."""
         return turn == self._saved_turn
 
     def save(self, value: Mapping[str, Any], turn: int, work: LongWork | None = None) -> bool:
-        """Writes the file durably. Returns False if something newer was saved meanwhile. Raises OSError, or
+        """Writes the file durably. Returns False if newer content was saved meanwhile. Raises OSError, or
         GivenUp if `work` is given up; the old file is still there then."""
         with self._lock:
             if turn <= self._saved_turn:
@@ -157,7 +157,7 @@ class LazyRows(NamedTuple):
 
 
 def sorted_keys(rows: Iterable[str], work: LongWork | None = None) -> Iterator[str]:
-    """Yields the keys in their order; a thread that reads them lets others in. work: of that thread."""
+    """Yields the keys in their order; a thread that reads them yields to others. work: of that thread."""
     keys, runs = list(rows), list[list[str]]()
     for at in range(0, len(keys), SORTED_ROWS):
         if work is not None:
@@ -177,7 +177,7 @@ def document(value: Mapping[str, Any]) -> str:
 
 
 def document_pieces(value: Mapping[str, Any], work: LongWork | None = None) -> Iterator[str]:
-    """Yields the text of document() in pieces. The thread that reads them lets the event loop in."""
+    """Yields the text of document() in pieces. The thread that reads them yields to the event loop."""
     work = work or LongWork(is_shared=True)
     for number, (name, member) in enumerate(value.items()):
         yield f"{',' if number else '{'}\n\t{json.dumps(name, ensure_ascii=False)}: "
@@ -269,7 +269,7 @@ class Journal:
         return values
 
     def _report(self, end: int, raw: bytes) -> None:
-        """Logs what is behind the last good line."""
+        """Logs the content behind the last good line."""
         lost = len(raw) - end
         if b"\n" in raw[end:]:
             logger.error(
@@ -280,7 +280,7 @@ class Journal:
             logger.warning("%s: dropped %d bytes of a partial line at byte %d", self.path, lost, end)
 
     def append(self, lines: bytes) -> None:
-        """Appends lines of JSON, with a checksum each. Raises OSError; nothing of them is there then."""
+        """Appends lines of JSON, with a checksum each. Raises OSError; then none of them is in the file."""
         if self._fd < 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -297,7 +297,7 @@ class Journal:
         self.size += len(data)
 
     def drop(self, size: int) -> None:
-        """Drops the first `size` bytes, whose changes the file has."""
+        """Drops the first `size` bytes, whose changes are in the file."""
         self.close()
         if size >= self.size:
             with contextlib.suppress(FileNotFoundError):
@@ -311,7 +311,7 @@ class Journal:
         self.size = len(rest)
 
     def end(self) -> None:
-        """Called at a clean stop: removes a journal whose changes the file has."""
+        """Called at a clean stop: removes a journal whose changes are in the file."""
         self.close()
         if not self.size:
             self.mark.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Subscription groups: config/subscriptionGroup.json in memory.
 
-A row is the group's settings with the topics that it must not read (RocketMQ keeps those in a second table in
+A row has the group's settings and the topics that it must not read (RocketMQ keeps these in a second table in
 the same file). Source: RocketMQ 5.3.3 SubscriptionGroupManager.
 """
 
@@ -42,7 +42,7 @@ BUILT_IN: Final = (
 
 POSITIONS: Final = frozenset({"CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_REVIVE_GROUP", "CID_RMQ_SYS_REVIVE_SETTLED"})
 """Groups whose offsets are the broker's own positions in its system topics. A client that moved them would
-make the next master skip half messages, or popped messages that nobody has acknowledged."""
+make the next master skip half messages, or unacknowledged popped messages."""
 
 
 def refuse_position(group: str) -> None:
@@ -122,12 +122,12 @@ class GroupTable(FileStore[Group]):
         return {name: Group(SubscriptionGroupConfig(group_name=name)) for name in BUILT_IN}
 
     def forbidden(self) -> dict[str, dict[str, int]]:
-        """Returns the bits of every group that has some: group -> topic -> RocketMQ's bit set."""
+        """Returns the bits of every group with forbidden topics: group -> topic -> RocketMQ's bit set."""
         found = {name: dict(row.forbidden) for name, row in self.table.rows.items() if row.forbidden}
         return dict(sorted(found.items()))
 
     def without_effect(self) -> dict[str, list[str]]:
-        """Returns the attributes that this broker does not do, by group."""
+        """Returns the attributes that this broker does not implement, by group."""
         found = {
             name: without_effect(GROUP_ATTRIBUTES, row.config.attributes)
             for name, row in self.table.rows.items()
@@ -160,7 +160,7 @@ class GroupTable(FileStore[Group]):
         return self.get(name)
 
     def update(self, config: SubscriptionGroupConfig) -> Version:
-        """Creates or replaces a group and returns the version that has it; config.attributes are changes.
+        """Creates or replaces a group and returns the version with it; config.attributes are changes.
         Raises ValueError with the reason for a refusal."""
         row = self.table.rows.get(config.group_name)
         if row is None and len(self.table.rows) >= self.rows_max:
@@ -180,7 +180,7 @@ class GroupTable(FileStore[Group]):
 
     def adopt(self, body: SubscriptionGroups, source_epoch: int) -> str | None:
         """Adopts the whole table of a RocketMQ master. Returns why it was refused; None: it was adopted, or
-        nothing is new."""
+        has no change."""
         version = Version(
             max(body.data_version.state_version, source_epoch),
             body.data_version.counter,

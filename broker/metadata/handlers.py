@@ -84,8 +84,9 @@ class MetadataHandlers:
         reads: ReadCounters | None = None,
         forward_to_master: ForwardToMaster = no_other_master,
     ) -> None:
-        """cached_bytes: the tail of the log that is taken to be in memory. reads: counters that drop what is
-        deleted. forward_to_master: sends a request to the master, if this broker is not master."""
+        """cached_bytes: the tail of the log that is assumed to be in memory. reads: counters that drop
+        deleted topics and groups. forward_to_master: sends a request to the master, if this broker is not
+        master."""
         self._metadata, self._store, self._cached_bytes = metadata, store, cached_bytes
         self._reads = reads or ReadCounters()
         self._forward_to_master = forward_to_master
@@ -110,7 +111,7 @@ class MetadataHandlers:
     # -- common ------------------------------------------------------------------------------------------
 
     def _changed(self, change: Callable[[], Result], bad_code: int = ResponseCode.SYSTEM_ERROR) -> Result:
-        """Returns what change() returns, and raises its errors as CommandError."""
+        """Returns the result of change(), and raises its errors as CommandError."""
         try:
             return change()
         except ValueError as error:
@@ -393,7 +394,7 @@ class MetadataHandlers:
 
 
 def is_topic_deletable(metadata: Metadata, topic: str) -> bool:
-    """Returns False: a slave to which the deletion is already replicated, since mqadmin asks every broker.
+    """Returns False on a slave to which the deletion is already replicated, since mqadmin asks every broker.
     Raises CommandError: the deletion is refused."""
     if not metadata.gate.writable and topic not in metadata.topics.topics:
         return False

@@ -2,7 +2,7 @@
 
 An offset beyond its queue's end points to a message that is lost (broker-ha pitfall 61). A new master sets it
 back to the end, a truncated replica only reports it, because the offsets are its master's. While this broker
-is a replica, what changed is compared soon, so that a promotion has little left to compare.
+is a replica, changed offsets are compared soon, so that a promotion has little left to compare.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from broker.metadata.truncation_history import TruncationHistory
 logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
-"""Between two checks of a replica, of CHECKED_MAX offsets each."""
+"""Pause between two checks of a replica, of CHECKED_MAX offsets each."""
 GROUPS_MAX: Final = 100
 """Groups that one line of the log names; the history has all of them."""
 TRUNCATIONS_MAX: Final = 4
@@ -45,7 +45,7 @@ class OffsetChecks:
 
     async def clamp(self, commit: Callable[[], None]) -> None:
         """Sets all offsets beyond the ends of their queues back to the ends, and reports them. commit():
-        called after each slice with such offsets. Nothing may be stored meanwhile."""
+        called after each slice with such offsets. No message may be stored meanwhile."""
         left, found = self._offsets.doubtful, list[Clamped]()
         while left:
             rows, beyond = self._offsets.check(self._queues.queue_end, left)

@@ -53,9 +53,9 @@ def split_key(key: str) -> tuple[str, str]:
 class ConsumerOffsetTable(JournaledStore[Row]):
     """Row: queueId -> the offset of the next message that the group wants. Rows are replaced, never changed.
 
-    The table knows which rows may be beyond the ends of their queues: those that changed since check() looked
-    at them. The ends of queues only rise, except by a truncation, which makes all rows doubtful. So a
-    promotion compares the rows that changed lately, and not the whole table.
+    The table knows which rows may be beyond the ends of their queues: those that changed since check() read
+    them. The ends of queues only rise, except by a truncation, which makes all rows doubtful. So a promotion
+    compares the rows that changed lately, and not the whole table.
     """
 
     name: ClassVar[str] = "consumerOffsets"
@@ -176,7 +176,7 @@ class ConsumerOffsetTable(JournaledStore[Row]):
 
     @property
     def doubtful(self) -> int:
-        """How many rows check() has to look at; rows that it found beyond are among them."""
+        """How many rows check() has to compare, including those that it found beyond."""
         return len(self._doubtful)
 
     def doubt_all(self) -> None:
@@ -264,12 +264,12 @@ class DelayOffsetTable(JournaledStore[int]):
         return self.file_of(self.table.rows, {}, self.table.version)
 
     def has(self, level: int) -> bool:
-        """Returns whether the table knows the level. If not, nothing of it was delivered yet, or the table is
-        lost."""
+        """Returns whether the table knows the level. If not, none of its messages was delivered yet, or the
+        table is lost."""
         return str(level) in self.table.rows
 
     def get(self, level: int) -> int:
-        """Returns the next offset; 0: nothing of this level was delivered yet."""
+        """Returns the next offset; 0: no message of this level was delivered yet."""
         return self.table.rows.get(str(level), 0)
 
     def advance(self, level: int, offset: int) -> bool:
@@ -286,7 +286,7 @@ class DelayOffsetTable(JournaledStore[int]):
 def _adopt_rows(
     store: JournaledStore[Any], rows: Mapping[str, Any], data: DataVersion, source_epoch: int
 ) -> str | None:
-    """Applies the rows that differ as a change in the master's name. Nothing is deleted."""
+    """Applies the rows that differ as a change of the master. No row is deleted."""
     if source_epoch < store.table.version.state_version:
         return f"epoch {source_epoch} is below epoch {store.table.version.state_version} of the table"
     if not rows:
@@ -304,7 +304,7 @@ def beyond_ends(key: str, row: Row, end_of: EndOf) -> list[Clamped]:
 
 
 def text_of_row(row: Row) -> str:
-    """Returns row_text(json_of(row)), which takes a tenth of the time here."""
+    """Returns row_text(json_of(row)), in a tenth of the time."""
     if not row:
         return "{}"
     offsets = ",".join([f'\n\t\t\t"{queue_id}": {row[queue_id]}' for queue_id in sorted(row)])

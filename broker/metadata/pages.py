@@ -2,7 +2,7 @@
 
 Source: RocketMQ 5.3.4 (#9467): the request names the first row, how many, and the version of the rows that it
 has already; a page of another version begins with the first row. A table that fits is sent whole and without
-header fields, because RocketMQ's slaves of 5.3.4 to 5.4 take any header field for that of a page.
+header fields, because RocketMQ's slaves of 5.3.4 to 5.4 treat any header field as that of a page.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations.route import DataVersion
 
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 1024 * 1024
-"""Of the rows. The rest of the frame is for the header and what the body has besides the rows."""
+"""Limit of the rows. The rest of the frame is for the header and the other members of the body."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Page(msgspec.Struct, frozen=True):
     total: int | None = None
 
     def body(self, frame: bytes, member: bytes) -> bytes:
-        """Returns the body: its JSON without rows, with these in the empty object `member`."""
+        """Returns the body: its JSON without rows, with the rows in the empty object `member`."""
         head, tail = frame.split(b'"%b":{}' % member)
         return b'%b"%b":{%b}%b' % (head, member, b",".join(self.texts), tail)
 
@@ -36,7 +36,7 @@ def page_of(
     table: EncodedRows, what: str, *, seq: int | None, count_max: int | None, version: str | None
 ) -> Page:
     """Returns the whole table if it fits, else the page that is asked for. seq, count_max, version: of the
-    request; None: it asks for no page. Raises CommandError with the limit: neither fits."""
+    request; None: without a page. Raises CommandError with the limit: neither fits."""
     if table.text_bytes <= ANSWER_BYTES_MAX:
         return Page(table.texts)
     total = len(table.names)
@@ -49,7 +49,7 @@ def page_of(
     start = max(seq, 0) if _is(version, table.version) else 0
     end = start + count_max
     if end == total - 1:
-        end = total  # RocketMQ's readers take a table for complete when one row is missing (#11041)
+        end = total  # RocketMQ's readers consider a table complete when one row is missing (#11041)
     texts = table.texts[start:end]
     size = sum(map(len, texts)) + len(texts)
     if size > ANSWER_BYTES_MAX:

@@ -1,7 +1,7 @@
 """Writes the tables of metadata to disk: staged offsets every 100 ms, whole files less often.
 
 The event loop never waits for a whole file: threads write it (file_store.py, store.py). A change that cannot
-be written stays in force and is tried again; until then `fault` has the reason.
+be written stays applied and is tried again; until then `fault` is the reason.
 """
 
 import asyncio

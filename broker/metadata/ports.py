@@ -1,4 +1,4 @@
-"""What the metadata of a broker needs of its store, and of its replicas while it is master."""
+"""The interfaces of a broker's metadata to its store, and to its replicas while it is master."""
 
 from collections.abc import Collection, Iterator
 from typing import Protocol
@@ -19,7 +19,7 @@ class LocalQueues(Protocol):
         ...
 
     def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """Returns queue_end() as it was when the log ended at log_offset."""
+        """Returns the result of queue_end() when the log ended at log_offset."""
         ...
 
     def emptied(self) -> Iterator[Ends]:
@@ -62,7 +62,7 @@ class StoreQueues:
 
 
 class Replicas(Protocol):
-    """The replicas of one master (HaService). Metadata takes it at the beginning of each term."""
+    """The replicas of one master (HaService). Metadata gets it at the beginning of each term."""
 
     def metadata_members(self, epoch: int) -> Collection[int] | None:
         """Returns the replicas whose copies count in the term of `epoch`; None: that term is over."""
@@ -80,4 +80,4 @@ class NoReplicas:
         return ()
 
     def metadata_caught_up(self, slave_id: int) -> None:
-        """Nothing depends on it."""
+        """Does nothing: no code depends on it."""

@@ -43,8 +43,8 @@ class QueueEndTable(FileStore[Row]):
         }
 
     def each(self) -> Iterator[tuple[str, int, int]]:
-        """Yields (topic, queueId, end) of every entry that there is now."""
-        for topic, row in list(self.table.rows.items()):  # others may add one between two entries
+        """Yields (topic, queueId, end) of every present entry."""
+        for topic, row in list(self.table.rows.items()):  # other code may add one between two entries
             for queue_id, end in row.items():
                 yield topic, queue_id, end
 

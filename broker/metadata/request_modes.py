@@ -54,7 +54,7 @@ class RequestModeTable(FileStore[RequestModeBody]):
         return self.table.rows.get(f"{topic}{SEPARATOR}{group}")
 
     def update(self, mode: RequestModeBody) -> Version:
-        """Sets a mode and returns the version that has it. Raises ValueError if the table is full, OSError if
+        """Sets a mode and returns the version with it. Raises ValueError if the table is full, OSError if
         it cannot be written."""
         key = f"{mode.topic}{SEPARATOR}{mode.consumer_group}"
         rows = self.table.rows
@@ -66,7 +66,7 @@ class RequestModeTable(FileStore[RequestModeBody]):
 
     def adopt(self, body: RequestModes, source_epoch: int) -> str | None:
         """Adopts the whole table of a RocketMQ master, which has no version. Returns why it was refused;
-        None: it was adopted, or nothing is new."""
+        None: it was adopted, or has no change."""
         rows, _ = self.read_file(body.model_dump(by_alias=True))
         base = self.table.version
         if rows == self.table.rows and source_epoch <= base.state_version:

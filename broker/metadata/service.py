@@ -49,11 +49,11 @@ logger = logging.getLogger(__name__)
 IDLE_SHOWN = 20
 WAIT_MS_MAX = 10_000
 TERM_WAIT_MS = 200
-"""A replica may know a new master before that one has finished its role change."""
+"""A replica may know a new master before the master has finished its role change."""
 CHECK_PERIOD_MS = 50
 """A waiting change checks this often whether the SyncStateSet has shrunk."""
 ENDS_AT_ONCE = 1_024
-"""Ends of emptied queues that one step takes over or records."""
+"""Ends of emptied queues that one step adopts or records."""
 MAY_BE_REPLICATED = "it is stored here, but not known to be on every replica in sync"
 
 
@@ -139,7 +139,7 @@ class Metadata:
             store.watchers.append(self._changed)
         self.topics.on_auto_create = self._hold
         self.first_users: Sequence[tuple[User, Acl | None]] = ()
-        """Created at the beginning of a term, while there is no user at all."""
+        """Users to create at the beginning of a term, while the table is empty."""
 
     def load(self) -> None:
         """Reads all tables, topics first. Raises StoreError if a file is damaged."""
@@ -149,8 +149,8 @@ class Metadata:
             logger.warning("%s", text)
 
     def without_effect(self) -> list[str]:
-        """Returns texts about settings of topics and groups that this broker stores and does not do: of
-        IDLE_SHOWN of them, and how many there are."""
+        """Returns texts about settings of topics and groups that this broker stores and does not implement:
+        IDLE_SHOWN of them, and their number."""
         versions = self.topics.table.version, self.groups.table.version
         if self._idle[0] == versions:
             return self._idle[1]
@@ -162,7 +162,7 @@ class Metadata:
         return texts
 
     def write_in_background(self) -> None:
-        """From now on the loop waits for no file; replicated() returns when a change is on disk."""
+        """From now on the loop does not wait for files; replicated() returns when a change is on disk."""
         self._persistence.write_in_background()
 
     # -- terms -------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Metadata:
 
     async def begin_term(self, epoch: int, replicas: Replicas, *, on_released: Callable[[], None]) -> None:
         """Begins a term: this broker serves as master when it returns. on_released(): hold_offset() may have
-        risen. The caller lets nothing be stored meanwhile.
+        risen. The caller must not store messages meanwhile.
 
         Offsets beyond the ends of their queues are set back: their messages are lost (broker-ha pitfall 61).
         Raises LocalProtocolError if a table is of a later epoch.
@@ -211,7 +211,7 @@ class Metadata:
         """Begins to serve as master without controllers, in a term of epoch 0: the tables' versions go on."""
         try:
             self.topics.settle(self.topics.guesses())
-        except OSError as error:  # settled in memory; the next start does it again
+        except OSError as error:  # settled in memory; the next start repeats it
             logger.error("cannot write %s: %s", self.topics.path, error)
         await self._begin(0, NoReplicas(), _nothing_held)
 
@@ -313,7 +313,7 @@ class Metadata:
         return members is not None and replica in members and self.lag_ms(replica, self.epoch) > 0
 
     def _members(self) -> Collection[int] | None:
-        """Returns the replicas whose copies count in the present term; None: there is none."""
+        """Returns the replicas whose copies count in the present term; None: there is no term."""
         if self._term is None or self._replicas is None:
             return None
         return self._replicas.metadata_members(self._term.epoch)
@@ -326,7 +326,7 @@ class Metadata:
         """Waits until this version is on disk here and every member in sync has it.
 
         Raises UnknownOutcome (code 12) if the members may or may not have it; CommandError (code 1) if it is
-        in force and cannot be written here.
+        applied and cannot be written here.
         """
         term = self._term
         await self.on_disk(store)
@@ -443,7 +443,7 @@ class Metadata:
 
 
 async def _on_the_wire(changes: Sequence[tuple[MetadataStore[Any], Update[Any]]]) -> list[MetadataUpdate]:
-    """Many rows are converted by a thread, so that a new replica does not keep the event loop waiting."""
+    """Many rows are converted by a thread, so that a new replica does not block the event loop."""
 
     def convert() -> list[MetadataUpdate]:
         return [store.to_wire(update) for store, update in changes]

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, ValidationError)
-"""What from_wire() raises."""
+"""The exceptions of from_wire()."""
 
 
 def version_of(data: DataVersion) -> Version:
@@ -52,7 +52,7 @@ class MetadataStore(ABC, Generic[Row]):
     what: ClassVar[str]
     rows_max: ClassVar[int] = 100_000
     is_private: ClassVar[bool] = False
-    """Whether the rows have secrets: only this user may open the file then."""
+    """Whether the rows contain secrets: then only this user may open the file."""
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         self.table: Table[Row] = Table()
@@ -89,7 +89,7 @@ class MetadataStore(ABC, Generic[Row]):
         raise ValueError(f"{self.what} has no parts of rows")
 
     def wire_of(self, row: Row) -> Any:
-        """Returns the row as replicas receive it, a JSON value, or what becomes one."""
+        """Returns the row as replicas receive it: a JSON value, or a value that is converted to one."""
         return self.json_of(row)
 
     @abstractmethod
@@ -102,7 +102,7 @@ class MetadataStore(ABC, Generic[Row]):
         ...
 
     def built_in(self) -> dict[str, Row]:
-        """Returns the rows that every broker has, whatever a master says."""
+        """Returns the rows that every broker has, regardless of its master."""
         return {}
 
     def applied(self, keys: Iterable[str] | None) -> None:
@@ -111,7 +111,7 @@ class MetadataStore(ABC, Generic[Row]):
     # -- file --------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Reads the file. Raises StoreError if it is damaged, with what to do about it."""
+        """Reads the file. Raises StoreError with the remedy if it is damaged."""
         value = self.file.load()
         if value is not None:
             try:
@@ -149,8 +149,8 @@ class MetadataStore(ABC, Generic[Row]):
     def begin_term(self, epoch: int) -> None:
         """Begins a master's term: its versions rank above those of all earlier epochs.
 
-        Nothing is written: the same epoch begun again after a crash has another timestamp, and that is
-        another version.
+        The file is not written: after a crash, the same epoch begins with another timestamp, so with another
+        version.
         """
         if epoch > 0:
             self._apply(self.table.plan_term(epoch, self._unversioned(), now_ms=self._clock()))
@@ -174,7 +174,7 @@ class MetadataStore(ABC, Generic[Row]):
     # -- the replica's side ------------------------------------------------------------------------------
 
     def accept(self, received: MetadataUpdate) -> str | None:
-        """Takes a master's update. Returns None when it is persisted and applied, else why it was refused.
+        """Handles a master's update. Returns None when it is persisted and applied, else why it was refused.
         Raises OSError."""
         try:
             update = self.from_wire(received)
@@ -191,8 +191,8 @@ class MetadataStore(ABC, Generic[Row]):
         return None
 
     async def accept_large(self, received: MetadataUpdate) -> str | None:
-        """As accept(), for an update with many rows: a thread converts them, and writes what has to be on
-        disk now. A cancellation is raised when both memory and disk have the update, or neither."""
+        """As accept(), for an update with many rows: a thread converts them, and makes the required writes. A
+        cancellation is raised when both memory and disk have the update, or neither."""
         try:
             update = await finished_in_thread(partial(self._reader(), received))
         except UNREADABLE as error:
@@ -206,7 +206,7 @@ class MetadataStore(ABC, Generic[Row]):
         return None
 
     def _reader(self) -> Callable[[MetadataUpdate], Update[Row]]:
-        """Returns from_wire() for a thread, which may also make what applied() needs."""
+        """Returns from_wire() for a thread, which may also prepare the data for applied()."""
         return self.from_wire
 
     async def _persist_large(self, update: Update[Row]) -> None:
@@ -381,7 +381,7 @@ class JournaledStore(MetadataStore[Row]):
         await self._is_free.wait()
 
     def _apply(self, update: Update[Row]) -> None:
-        if update.whole:  # of a master: what was staged here in another role is dropped
+        if update.whole:  # of a master: rows that were staged here in another role are dropped
             self._forget_staged()
         super()._apply(update)
 
@@ -392,7 +392,7 @@ class JournaledStore(MetadataStore[Row]):
         return self._accepted(await super().accept_large(received))
 
     def _accepted(self, refusal: str | None) -> str | None:
-        if refusal is None:  # the table is the master's, whatever was lost here
+        if refusal is None:  # the table is the master's, even if rows were lost here
             self.journal.is_lost = False
         return refusal
 

@@ -1,7 +1,7 @@
 """The topic table: config/topics.json in memory, auto-creation, and adoption of the master's table.
 
 A change is durable before it is answered (broker/metadata/file_store.py). A deleted topic leaves a tombstone,
-the log offset of its deletion: an older record does not bring the topic back. Source: RocketMQ 5.3.3
+the log offset of its deletion: an older record does not recreate the topic. Source: RocketMQ 5.3.3
 TopicConfigManager; TBW102 is its template for topics that are created by their first message.
 """
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SLICE_NAMES: Final = 4_000
-"""Names that one step of system_topics() looks at: 1 to 2 ms."""
+"""Names that one step of system_topics() checks: 1 to 2 ms."""
 TOMBSTONES: Final = "deletedTopicTable"
 """A member of topics.json that is ours: RocketMQ's reader skips it."""
 GUESSED: Final = "guessedTopicTable"
@@ -110,7 +110,7 @@ def illegal_name(name: str) -> str | None:
 
 
 class _Made(NamedTuple):
-    """Topics of one version of the table, made before it is applied. known: the topics that there were then;
+    """Topics of one version of the table, made before it is applied. known: the topics that existed then;
     others are not open."""
 
     version: Version
@@ -154,8 +154,8 @@ class TopicTable(FileStore[TopicConfig]):
         self.default_queue_nums = default_queue_nums
         self.creation = AutoCreation("topic", "autoCreateTopicMax", "mqadmin updateTopic")
         self.unregistrable: Callable[[], str] = str
-        """Why the name servers could not take one topic more; empty: they could."""
-        self.on_change = on_change  # register to the name servers
+        """Why the name servers could not accept another topic; empty: they could."""
+        self.on_change = on_change  # registers with the name servers
         self.revision = 0
         """Grows with every change of a row, also with those that have no version."""
         self.encoder = RowEncoder(
@@ -169,7 +169,7 @@ class TopicTable(FileStore[TopicConfig]):
         self._cluster_name = cluster_name
         self._trace_topic = trace_topic
         self._made = NOTHING_MADE
-        self._guessed: dict[str, TopicConfig | None] = {}  # known by records: what a version has instead
+        self._guessed: dict[str, TopicConfig | None] = {}  # known by records: the row of a version instead
 
     # -- JSON --------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class TopicTable(FileStore[TopicConfig]):
         return row.model_dump(by_alias=True, exclude_none=True, mode="json")
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, TopicConfig], dict[str, int]]:
-        """Returns topics and tombstones of topics.json, and takes over its guessed topics."""
+        """Returns topics and tombstones of topics.json, and adopts its guessed topics."""
         table = value.get("topicConfigTable") or {}
         gone = {str(name): int(at) for name, at in (value.get(TOMBSTONES) or {}).items()}
         guessed = (value.get(GUESSED) or {}).items()
@@ -244,7 +244,7 @@ class TopicTable(FileStore[TopicConfig]):
                 self.topics.pop(name, None)
 
     def _all_applied(self) -> None:
-        """For a whole table, in one step: with what the thread of _reader() has made of it."""
+        """For a whole table, in one step: with the result of the thread of _reader()."""
         rows, made = self.table.rows, self._made
         self._made = NOTHING_MADE
         if made.version != self.table.version:
@@ -320,7 +320,7 @@ class TopicTable(FileStore[TopicConfig]):
         return topic is not None and topic.is_batch
 
     def without_effect(self) -> dict[str, list[str]]:
-        """Returns the attributes that this broker does not do, by topic."""
+        """Returns the attributes that this broker does not implement, by topic."""
         found = {
             name: without_effect(TOPIC_ATTRIBUTES, row.attributes)
             for name, row in self.table.rows.items()
@@ -334,8 +334,8 @@ class TopicTable(FileStore[TopicConfig]):
         return is_system(name, cluster, self._broker_name, reply_topic(cluster), self._trace_topic)
 
     def system_topics(self) -> Slices[list[str]]:
-        """Returns the topics that is_system() is true of, in slices, unsorted. A topic that is created
-        meanwhile is not in it."""
+        """Returns the topics for which is_system() is true, in slices, unsorted. A topic that is created
+        meanwhile is not included."""
         names, found = list(self.topics), list[str]()
         for at in range(0, len(names), SLICE_NAMES):
             found += filter(self.is_system, names[at : at + SLICE_NAMES])
@@ -411,8 +411,8 @@ class TopicTable(FileStore[TopicConfig]):
         """Returns the topic of a record at or behind log_offset, and adds it, or this queue, if unknown.
         None: the topic was deleted after the record.
 
-        If the topic has fewer queues, it was shrunk after the record, or grown before it by a version that is
-        not here yet. Until the master's table or settle() tells which, the queue can only be read.
+        If the topic has fewer queues, it was shrunk after the record, or grown before it by a version that
+        has not arrived yet. Until the master's table or settle() decides that, the queue can only be read.
         """
         topic = self.topics.get(name)
         if topic is not None and queue_id < topic.queue_count:
@@ -431,7 +431,7 @@ class TopicTable(FileStore[TopicConfig]):
         return {name: self.table.rows[name] for name in sorted(self._guessed)}
 
     def settle(self, guesses: Mapping[str, TopicConfig]) -> None:
-        """Ends these guesses: a master that was asked later has nothing newer, so our version is right.
+        """Ends these guesses: a master that was asked later has no newer version, so ours is correct.
         Raises OSError; the guesses are then settled in memory, but not in the file."""
         rows = {
             name: versioned
@@ -466,7 +466,7 @@ class TopicTable(FileStore[TopicConfig]):
         guesses: Mapping[str, TopicConfig] = MappingProxyType({}),
     ) -> bool:
         """Adopts the table of a RocketMQ master. source_epoch: of the master that was asked; guesses: ours
-        when it was asked. Returns False if nothing is new, or if it is of an older epoch than ours."""
+        when it was asked. Returns False if it has no change, or if it is of an older epoch than ours."""
         theirs = version_of(wrapper.data_version)
         version = theirs._replace(state_version=max(theirs.state_version, source_epoch or 0))
         if version == self.table.version:
@@ -479,7 +479,7 @@ class TopicTable(FileStore[TopicConfig]):
 
 
 def _limited_text(config: TopicConfig, permission: int) -> bytes:
-    """Returns the topic without the permissions that brokerPermission takes away."""
+    """Returns the topic without the permissions that brokerPermission withdraws."""
     if permission != READ_WRITE:
         config = config.model_copy(update={"perm": config.perm & permission})
     return body_bytes(config)

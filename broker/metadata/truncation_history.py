@@ -31,7 +31,7 @@ class TruncationHistory:
 
     def add(self, reason: str, beyond: list[Clamped], *, clamped: bool) -> None:
         """Appends an entry; on a running event loop, in a thread. clamped: the offsets were set back to the
-        ends of their queues; else they are as the master has them."""
+        ends of their queues; else they are the master's."""
         note = {
             "timestamp": wall_ms(),
             "reason": reason,

@@ -1,8 +1,8 @@
-"""UserExchange: the master of a group gives its users and ACLs to the name servers and controllers, and takes
-theirs, so that a server that is new, or was down, has the same as all others.
+"""UserExchange: the master of a group sends its users and ACLs to the name servers and controllers, and
+adopts theirs, so that a server that is new, or was down, gets the same rows as all others.
 
-Nothing is sent over a connection without TLS and a verified certificate: the rows have passwords. Which
-version of a row counts: keelmq/security/core/user_changes.py.
+No row is sent over a connection without TLS and a verified certificate: the rows contain passwords.
+keelmq/security/core/user_changes.py decides which version of a row counts.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from keelmq.security.user_sync import refuse_too_many, requested, rows_of, times
 PERIOD_MS: Final = 5_000
 TIMEOUT_MS: Final = 3_000
 STEPS_MAX: Final = 1_000
-"""Requests for one difference."""
+"""Limit of requests for one difference."""
 NAMES_SHOWN_MAX: Final = 5
 
 NO_EXCHANGE: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -57,8 +57,8 @@ class UserExchange:
             table.watchers.append(self._changed.set)
 
     async def run(self) -> None:
-        """Exchanges the rows with every server after each change, and every PERIOD_MS. Returns at once if it
-        may not."""
+        """Exchanges the rows with every server after each change, and every PERIOD_MS. Returns at once if
+        this is not allowed."""
         if not self._servers:
             return
         if not self._verifies:
@@ -71,7 +71,7 @@ class UserExchange:
             if self._metadata.gate.writable:
                 self._changed.clear()
                 await asyncio.gather(*(self._with(address) for address in self._servers))
-            await wait_for_event(self._changed, PERIOD_MS)  # a slave's are changed by its master
+            await wait_for_event(self._changed, PERIOD_MS)  # a slave's rows are changed by its master
 
     async def _with(self, address: str) -> None:
         try:
@@ -117,7 +117,7 @@ class UserExchange:
                 refuse_too_many(self._store, taken_users, taken_acls)
                 await self._store.merge(taken_users, taken_acls)
             elif not body.users and not body.acls:
-                break  # what is left was deleted meanwhile
+                break  # the remaining rows were deleted meanwhile
             send = [_without(send[0], body.users, "username"), _without(send[1], body.acls, "subject")]
             want = [_without(want[0], answer.users, "username"), _without(want[1], answer.acls, "subject")]
         return ""

@@ -1,8 +1,8 @@
 """Users and their ACLs: config/users.json and config/acls.json.
 
 Replicated like topics, within the in-sync contract: a change is answered when every member in sync has it, so
-a fail-over never brings back a right that was taken. Keys of rows: user names and subjects. Rows are the
-stored forms of keelmq/security, with the passwords. Rows of deleted users and ACLs stay as tombstones
+a fail-over never restores a right that was withdrawn. Keys of rows: user names and subjects. Rows are the
+stored forms of keelmq/security, including passwords. Rows of deleted users and ACLs stay as tombstones
 (keelmq/security/core/user_changes.py)."""
 
 import logging
@@ -67,8 +67,8 @@ class AclTable(FileStore[Acl]):
 
 
 def create_first(wanted: Sequence[tuple[User, Acl | None]], users: UserTable, acls: AclTable) -> None:
-    """Creates these users, but only while there is none: one that an administrator has deleted must not come
-    back with the next master."""
+    """Creates these users, but only while the table is empty: a user that an administrator has deleted must
+    not come back with the next master."""
     if not wanted or users.table.rows:
         return
     try:

@@ -1,7 +1,7 @@
 """The body of 29001: MetadataUpdates as JSON, deflated if it is large. A whole table may have megabytes.
 
-Rows are converted in pieces. So a thread that encodes or decodes a whole table lets the event loop in, which
-a single call of an encoder would keep waiting. A piece is one line, and so is what is between the tables:
+Rows are converted in pieces. So a thread that encodes or decodes a whole table yields to the event loop,
+which a single call of an encoder would block. A piece is one line, and so is the text between the tables:
 
     {"updates":[
     {"store":"consumerOffsets","version":{...},"gone":{},"rows":{
@@ -10,7 +10,7 @@ a single call of an encoder would keep waiting. A piece is one line, and so is w
     }}
     ]}
 
-Earlier versions of KeelMQ write and expect the same JSON in one line, so either reads the other's.
+Earlier versions of KeelMQ write and expect the same JSON in one line, so each version reads the other's.
 """
 
 import zlib

@@ -1,10 +1,10 @@
 """The requests by which a broker registers with a name server (103) and unregisters (104).
 
 A topic table that does not fit into one frame is sent in parts, as RocketMQ's enableSplitRegistration does.
-RocketMQ's name servers take each part for a registration of its own, and ignore changes of known topics in a
-registration whose DataVersion they know. So no two parts that follow each other have the same one, and only
-the last has that of the table (RocketMQ counts its DataVersion up with each part). KeelMQ's name servers are
-told which part it is, and remove topics after the last one only (deleteTopicWithBrokerRegistration).
+RocketMQ's name servers treat each part as a separate registration, and ignore changes of known topics in a
+registration whose DataVersion they know. So consecutive parts have different versions, and only the last has
+that of the table (RocketMQ increments its DataVersion with each part). KeelMQ's name servers get the number
+of the part, and remove topics only after the last one (deleteTopicWithBrokerRegistration).
 """
 
 import asyncio
@@ -37,9 +37,10 @@ _NO_TOPICS = b'"topicConfigTable":{}'
 
 
 class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker as name servers know it. address: host:port that clients are told. ha_address: host:port that
-    slaves are told; empty without controller mode. broker_id: 0 of a master. forwards_sends: as a slave it
-    forwards messages of producers, and may be shown as an alias of its master."""
+    """A broker as name servers know it. address: host:port that is announced to clients. ha_address:
+    host:port that is announced to slaves; empty without controller mode. broker_id: 0 of a master.
+    forwards_sends: as a slave it forwards messages of producers, and may be shown as an alias of its
+    master."""
 
     cluster_name: str
     broker_name: str
@@ -105,7 +106,7 @@ def bodies_of(topics: EncodedRows, *, part_topics: int, splits: bool) -> Sequenc
 
 
 def fits_one_request(topics: EncodedRows, more_bytes: int = 0) -> bool:
-    """Returns whether the table can be registered in one request. more_bytes: with so much more."""
+    """Returns whether the table, with more_bytes in addition, can be registered in one request."""
     return topics.text_bytes + more_bytes <= ONE_REQUEST_BYTES_MAX
 
 

@@ -1,8 +1,8 @@
 """Registration with every name server (103), so that clients find this broker, and unregistration (104).
 
 Each name server has its own task, so none waits for another. The task registers each period, at once after
-trigger() (role or topics have changed), and after a lost connection, because a restarted name server knows
-nothing. A table that does not fit into one request is registered in parts, one after the other; a round of
+trigger() (role or topics have changed), and after a lost connection, because a restarted name server has no
+routes. A table that does not fit into one request is registered in parts, one after the other; a round of
 parts that is interrupted is begun again.
 """
 
@@ -36,9 +36,9 @@ from keelmq.runtime.tasks import TaskSet, wait_for_event
 logger = logging.getLogger(__name__)
 
 UNREGISTERED_PERIOD_MS = 1_000
-"""How often a name server is asked that did not accept the last registration."""
+"""Interval of retries at a name server that did not accept the last registration."""
 UNRENEWED_MS = 120_000
-"""A name server drops a broker that has not registered for so long."""
+"""A name server drops a broker that has not registered for this time."""
 UNREGISTER_TIMEOUT_MS = 1_000
 FIND_TIMEOUT_MS = 1_000
 
@@ -49,9 +49,9 @@ Registration = tuple[RegisterBrokerRequest, bytes]
 
 
 class Registrations(msgspec.Struct, frozen=True):
-    """What a name server is told now. requests: several if the topics do not fit into one. is_current: False
-    ends a round of parts, because another role has to be announced. near_split: the topics may soon not fit
-    into one request."""
+    """The present registration for a name server. requests: several if the topics do not fit into one.
+    is_current: False ends a round of parts, because another role has to be announced. near_split: the topics
+    may soon not fit into one request."""
 
     requests: Sequence[Registration]
     is_current: Callable[[], bool] = lambda: True
@@ -96,7 +96,7 @@ class RouteRegistration:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why this broker is not registered, by name server; those where it is are not in it."""
+        """Why this broker is not registered, by name server; without those where it is."""
         return {address: problem for address, problem in self._problems.items() if problem}
 
     @property
@@ -105,7 +105,7 @@ class RouteRegistration:
         return self._splits.problem
 
     async def find(self, topic: str) -> TopicRouteData | None:
-        """Returns the topic's route from the first name server that answers; None: no one did."""
+        """Returns the topic's route from the first name server that answers; None: none did."""
         for address in self.registered:
             outcome = await self._client.call(
                 address, GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic), timeout_ms=FIND_TIMEOUT_MS
@@ -138,7 +138,7 @@ class RouteRegistration:
             wake.set()
 
     async def unregister(self, header: UnregisterBrokerRequest) -> None:
-        """Unregisters from the name servers that know this broker. Others notice by themselves."""
+        """Unregisters from the name servers that know this broker. Others detect its end themselves."""
         calls = [
             self._client.call(address, UNREGISTER_BROKER, header, timeout_ms=UNREGISTER_TIMEOUT_MS)
             for address in self.registered

@@ -1,8 +1,8 @@
 """Whether a name server can be registered with in parts.
 
 A name server with deleteTopicWithBrokerRegistration=true removes the topics that a registration lacks, so
-each part would remove those of all others. KeelMQ's name servers are told which part a registration is, and
-remove nothing before the last one: they say so in the response to QUERY_DATA_VERSION (322). RocketMQ's are
+each part would remove those of all others. KeelMQ's name servers get the number of the part, and remove no
+topic before the last one: they announce that in the response to QUERY_DATA_VERSION (322). RocketMQ's are
 asked for the setting (319).
 """
 
@@ -24,7 +24,7 @@ _NOT_CARRIED_OUT: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode
 
 
 class SplitCheck:
-    """What the name servers have answered, until their connections are lost."""
+    """The answers of the name servers, kept until their connections are lost."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class SplitCheck:
 
     @property
     def problem(self) -> str:
-        """Which name servers take no parts, and why; empty: none is known."""
+        """Which name servers accept no parts, and why; empty: none is known."""
         return "; ".join(refusal for refusal in self._refusals.values() if refusal)
 
     def forget(self, address: str) -> None:
@@ -41,7 +41,7 @@ class SplitCheck:
 
     async def refusal(self, address: str, broker: RegisterBrokerRequest, *, timeout_ms: int) -> str:
         """Returns why the broker must not register in parts; empty: it may. A name server that refuses to
-        tell its setting has the default, which allows it. One that does not answer is asked again."""
+        return its setting has the default, which allows it. One that does not answer is asked again."""
         known = self._refusals.get(address)
         if known is not None:
             return known
@@ -74,8 +74,8 @@ class SplitCheck:
 
 
 def _no_answer(address: str, outcome: Outcome[Any]) -> str:
-    """Returns why nothing is known: the name server was not reached, is slow or is busy; empty: it answered.
-    What it answers to the registration itself decides nothing: it may be quick again by then."""
+    """Returns why the setting is unknown: the name server was not reached, is slow or is busy; empty: it
+    answered. Its answer to the registration itself does not count: it may be fast again by then."""
     if isinstance(outcome, Ok) or not (isinstance(outcome, Unknown) or outcome.code in _NOT_CARRIED_OUT):
         return ""
     return f"name server {address} does not tell whether it takes topics in parts: {in_short(outcome)}"

@@ -1,7 +1,7 @@
-"""The fast port: listenPort - 2, which clients with the "VIP channel" send to.
+"""The fast port: listenPort - 2, to which clients with the "VIP channel" send.
 
-It serves the operations of listenPort except pulls, pops and what goes with them, so that a consumer that is
-far behind does not delay a producer. No route names this port, so a broker that cannot bind it works without.
+It serves the operations of listenPort except pulls, pops and related requests, so that a consumer that is far
+behind does not delay a producer. No route names this port, so a broker that cannot bind it works without.
 Source: RocketMQ 5.3.3 BrokerController.registerProcessor.
 """
 

@@ -27,7 +27,7 @@ Number: TypeAlias = int | float
 
 
 class BadSubscription(ValueError):
-    """An illegal expression. The text says what is wrong with it."""
+    """An illegal expression. The text names the fault."""
 
 
 class Expression(msgspec.Struct, frozen=True):
@@ -251,7 +251,7 @@ def _number(token: _Token) -> Number:
 
 
 def _as_number(value: str | Number | bool | None) -> Number | None:
-    """Returns the number of a text or a constant; None (unknown): it is none."""
+    """Returns the number of a text or a constant; None (unknown): it is not a number."""
     if not isinstance(value, str):
         return None if isinstance(value, bool) else value
     if len(value) > INTEGER_DIGITS_MAX or not _NUMBER.fullmatch(value):  # it tries each division of digits

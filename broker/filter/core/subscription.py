@@ -11,7 +11,7 @@ import msgspec
 from broker.filter.core.sql import TEXT_CHARACTERS_MAX, BadSubscription, Expression, compile_sql
 
 SQL_WEIGHT = 8
-"""A parsed SQL92 expression takes 160 bytes for each character, a set of tags twenty."""
+"""A parsed SQL92 expression uses 160 bytes for each character, a set of tags twenty."""
 TAG = "TAG"
 SQL92 = "SQL92"
 ALL = "*"
@@ -34,7 +34,7 @@ def tags_of(sub_string: str) -> list[str]:
 
 
 def weight_of(sub_string: str, expression_type: str) -> int:
-    """Returns what limits of subscriptions count: the characters, of SQL92 eightfold."""
+    """Returns the size for limits of subscriptions: the characters, of SQL92 eightfold."""
     return len(sub_string) * (SQL_WEIGHT if expression_type == SQL92 else 1)
 
 

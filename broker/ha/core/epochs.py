@@ -32,8 +32,8 @@ class Epochs(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]], *, end_offset: int = UNBOUNDED) -> "Epochs":
-        """Builds the value from (epoch, start offset) pairs in ascending order. Raises ValueError if they are
-        not.
+        """Builds the value from (epoch, start offset) pairs in ascending order. Raises ValueError for another
+        order.
 
         end_offset closes the last entry: the log's maxOffset where two logs are compared.
         """

@@ -21,7 +21,7 @@ SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 
 PULLS_METADATA = 2
 """A value of isAsyncLearner: a KeelMQ slave, which must have all metadata to be in sync. RocketMQ tests the
-field for 1, so it does not take this slave for a learner."""
+field for 1, so it does not consider this slave a learner."""
 
 ACK = struct.Struct(">iq")
 """Slave -> master: state(4)=2 | maxPhyOffset(8)."""
@@ -44,7 +44,7 @@ MASTER_HANDSHAKE_BYTES = MASTER_HANDSHAKE.size  # 20
 TRANSFER_BYTES = TRANSFER.size  # 36
 
 EPOCHS_MAX = 1000
-"""A Java master's handshake buffer holds no more, and a Java slave could not read more."""
+"""Limit of a Java master's handshake buffer, and of what a Java slave can read."""
 
 JAVA_BUFFER_BYTES = 4 << 20
 TRANSFER_BODY_BYTES_MAX = JAVA_BUFFER_BYTES - TRANSFER_BYTES
@@ -126,8 +126,8 @@ def encode_transfer(
 
 
 class SlaveStreamDecoder:
-    """The stream that a master reads: receive_data() stores bytes, next_packet() returns a packet, or None
-    for 'need more'."""
+    """The stream from a slave to its master: receive_data() stores bytes, next_packet() returns a packet, or
+    None for 'need more'."""
 
     __slots__ = ("_buffer",)
 

@@ -1,17 +1,17 @@
-"""The hello in front of the HA handshake: slave and master prove to each other that they have the secret of
-their cluster's members. No socket, no clock, no random numbers.
+"""The hello before the HA handshake: slave and master prove to each other that they know the secret of their
+cluster's members. No socket, no clock, no random numbers.
 
     slave                                                master
       HELLO      nonce, names, proof        ----------->
                  <----------------------------  nonce, proof      CHALLENGE
       PROOF      proof                      ----------->          the HA handshake follows
 
-A proof is HMAC-SHA256 with the secret over: what it proves, both nonces, cluster, brokerName, broker id,
-accessKey, and the TLS connection (RFC 5929 tls-unique, so nobody between the two can end TLS and pass proofs
-on). HELLO has a proof, too: without the secret nobody gets an answer, not even material to guess the secret
-with. A replayed HELLO gets a CHALLENGE, which cannot be answered without the secret.
-All integers are big-endian. No length is used before it is checked, and a packet has at most PACKET_BYTES_MAX
-bytes. The first byte tells a hello from a RocketMQ handshake (0x00) and from TLS (0x16).
+A proof is HMAC-SHA256 with the secret over: its purpose, both nonces, cluster, brokerName, broker id,
+accessKey, and the TLS connection (RFC 5929 tls-unique, so a man in the middle cannot terminate TLS and relay
+proofs). HELLO has a proof, too: a peer without the secret gets no answer, so it cannot collect material to
+guess the secret. A replayed HELLO gets a CHALLENGE, which cannot be answered without the secret. All integers
+are big-endian. No length is used before it is checked, and a packet has at most PACKET_BYTES_MAX bytes. The
+first byte distinguishes a hello from a RocketMQ handshake (0x00) and from TLS (0x16).
 """
 
 import hmac
@@ -45,7 +45,7 @@ BODY_BYTES: Final = {
 PACKET_BYTES_MAX: Final = HEAD.size + 2_048
 
 DEADLINE_MS: Final = 5_000
-"""From the connection to the last byte of the hello, however slowly the bytes come."""
+"""Limit from the connection to the last byte of the hello, also for a slow peer."""
 
 NO_CREDENTIALS: Final = "no_credentials"
 NOT_CONFIGURED: Final = "not_configured"
@@ -66,7 +66,7 @@ class HelloRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the members of one broker group have in common. The secret is not in the repr."""
+    """The data that the members of one broker group share. The secret is not in the repr."""
 
     cluster: str
     broker_name: str
@@ -105,7 +105,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """The slave may replicate. broker_id: what it has proved to be; None: it was admitted without a hello.
+    """The slave may replicate. broker_id: the id that it has proved; None: it was admitted without a hello.
     rest: the bytes behind the hello."""
 
     broker_id: int | None
@@ -157,7 +157,7 @@ class HelloDecoder:
 
     def next_body(self, due: int) -> bytes | None:
         """Returns the body of a packet of kind `due`; None: it is incomplete. Raises HelloRefused as soon as
-        the bytes can be no such packet."""
+        the bytes cannot be such a packet."""
         buffer = self._buffer
         if not MAGIC.startswith(buffer[: len(MAGIC)]):
             raise HelloRefused(MALFORMED, "bytes that are no hello")
@@ -177,7 +177,7 @@ class HelloDecoder:
         return body
 
     def rest(self) -> bytes:
-        """Removes and returns what was not parsed."""
+        """Removes and returns the bytes that were not parsed."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         return rest
@@ -187,7 +187,7 @@ class MasterHello:
     """The master's side of one connection, from its first byte until the slave is admitted.
 
     group: None: this master has no credentials. plain_allowed: this peer may begin without a hello.
-    binding: of the TLS connection; empty without TLS. nonce: NONCE_BYTES that are used for nothing else.
+    binding: of the TLS connection; empty without TLS. nonce: NONCE_BYTES that are used only here.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ out.
 The shell calls receive_data() with the bytes that arrived, and next_effect() whenever it may write; it sends
 exactly the log bytes that a Send names. A link sees the log only as MasterLog, which the shell updates.
 
-Invariants: position <= log.max_offset; nothing from sendable_end on is sent; ack_offset <= position; every
-packet carries the epoch that its first byte was written in, ends where that epoch ends, and never crosses a
-file of the log.
+Invariants: position <= log.max_offset; no byte from sendable_end on is sent; ack_offset <= position; every
+packet carries the epoch in which its first byte was written, does not extend past the end of that epoch, and
+never crosses a file of the log.
 """
 
 import sys
@@ -29,20 +29,20 @@ from keelmq.remoting.operation import RemoteProtocolError
 
 FAR_BYTES = 8 << 20
 NEAR_BYTES = 4 << 20
-"""A slave that lacks FAR_BYTES is sent batches by a thread; the loop sends it the last NEAR_BYTES packet by
+"""A thread sends batches to a slave that lacks FAR_BYTES; the loop sends the last NEAR_BYTES packet by
 packet."""
 SENDFILE_BYTES = 4 << 20
 SENDFILE_BYTES_MIN = 1 << 20
-"""A rate limit that allows less at a time is not worth a thread."""
+"""If a rate limit allows less than this at a time, no thread is used."""
 WRITING_BYTES_PER_SECOND = 1 << 20
 """Producers that write less than this do not slow down a slave that is far behind."""
 BUSY_BYTES_PER_SECOND = 8 << 20
 """The least rate for a slave that is far behind, on a machine that has no CPU to spare."""
 NEVER = sys.maxsize
 WATCHED_MS = 80
-"""A watched slave is sent a heartbeat after this idle time: with each tick, so every 100 ms."""
+"""A watched slave gets a heartbeat after this idle time: with each tick, so every 100 ms."""
 CONFIRM_DELAY_MS = 100
-"""An idle slave is sent a newer confirmOffset this soon (RocketMQ: with the next heartbeat, 5 s)."""
+"""An idle slave gets a newer confirmOffset after this time (RocketMQ: with the next heartbeat, 5 s)."""
 
 
 class MasterLog(msgspec.Struct):
@@ -98,7 +98,7 @@ class MasterLink:
         self.ack_count = 0  # acks that have arrived
         self.position = -1  # first byte not sent yet; -1: the slave has not asked for an offset yet
         self.sent_bytes = 0
-        self.sendable_end = NEVER  # what is behind was not checked yet, or is damaged
+        self.sendable_end = NEVER  # the bytes behind it were not checked yet, or are damaged
         self.close_reason: str | None = None
         self.began_at = -1  # offset of the first byte sent over this link
         self.restarted_from: int | None = None  # end of the slave's log, if it is below our minOffset
@@ -120,7 +120,7 @@ class MasterLink:
         self._sent_all = False  # the last packet that was sent reached the end of the log
 
     def configure(self, settings: LinkSettings, now_ms: int) -> None:
-        """Takes changed settings over; they count from the next packet on."""
+        """Applies changed settings from the next packet on."""
         self._settings = settings
         self._set_heartbeat_interval()
         self._throttle.limit(settings.bytes_per_second, now_ms)
@@ -145,14 +145,14 @@ class MasterLink:
         return self._caught_up_ms
 
     def read_progress(self, now_ms: int) -> None:
-        """Takes a reading for `progress`, if the slave has bytes of our log."""
+        """Adds a reading to `progress`, if the slave has bytes of our log."""
         if self.ack_offset >= self._log.min_offset and self.position >= 0:
             self.progress.read(now_ms, has=self.ack_offset, of=self._log.max_offset)
 
     # -- input -------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
-        """Takes bytes from the slave. A stream that no slave sends closes the link."""
+        """Handles bytes from the slave. An invalid stream closes the link."""
         self.read_ms = self.heard_ms = now_ms
         decoder = self._decoder
         try:
@@ -207,11 +207,12 @@ class MasterLink:
             self._update_caught_up(now_ms)
 
     def _receive_request(self, offset: int) -> None:
-        """Takes the first ack, which is the end of the slave's log. 0: it is empty, and we choose its start.
+        """Handles the first ack, which is the end of the slave's log. 0: it is empty, and we choose its
+        start.
 
         If it is below our minOffset, the bytes that the slave lacks are deleted here. A packet without bytes
-        tells it where our log begins; a KeelMQ slave starts over there, a RocketMQ slave closes the link (and
-        its store must be emptied).
+        announces where our log begins; a KeelMQ slave starts over there, a RocketMQ slave closes the link
+        (and its store must be emptied).
         """
         log = self._log
         start = offset
@@ -249,12 +250,12 @@ class MasterLink:
 
     @property
     def is_settled(self) -> bool:
-        """Whether an ack causes nothing to be sent: the whole log is sent, and the link is open."""
+        """Whether an ack triggers no further packet: the whole log is sent, and the link is open."""
         sent_all = self.position >= self._log.max_offset
         return sent_all and self._sent_epoch >= 0 and self.close_reason is None
 
     def next_effect(self, now_ms: int) -> Send | Close | None:
-        """Returns what to do now; None: nothing before more input, more log, or the next tick."""
+        """Returns the next effect; None: there is none before more input, more log, or the next tick."""
         if (close := self.check(now_ms)) is not None:
             return close
         if self._handshake_due:

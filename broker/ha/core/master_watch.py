@@ -1,7 +1,7 @@
-"""MasterWatch: whether this slave's master has fallen silent, as its controllers want to know. Pure.
+"""MasterWatch: whether this slave's master has fallen silent, for its controllers. Pure.
 
-Only a link that is open and copies the log can be silent: a closed one says something else (the process may
-be dead), and while this slave does not read, or was stopped itself, the silence is its own.
+Only a link that is open and copies the log can be silent: a closed link means something else (the process may
+be dead), and while this slave does not read, or was stopped itself, the silence is not the master's.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ SILENT_MIN_MS: Final = 600
 
 
 class MasterWatch:
-    """Kept from link to link, since the gaps of the last minute are those of these machines. Times in ms of
+    """Kept across links, since the gaps of the last minute are those of these machines. Times in ms of
     one monotonic clock."""
 
     def __init__(self, now_ms: int, on_change: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ class ReplicationProgress:
         self._readings: deque[tuple[int, int, int]] = deque()  # (ms, has, of)
 
     def read(self, now_ms: int, *, has: int, of: int) -> None:
-        """Takes a reading: the replica has the bytes below `has`, and the log ends at `of`. May be called at
+        """Adds a reading: the replica has the bytes below `has`, and the log ends at `of`. May be called at
         any rate."""
         readings = self._readings
         if readings and has < readings[-1][1]:
@@ -70,7 +70,7 @@ class RateMeter:
         self._ms, self._offset, self._rate = 0, -1, 0
 
     def read(self, now_ms: int, offset: int) -> int:
-        """Takes a reading and returns the rate. Called several times a second. A counter that went back
+        """Adds a reading and returns the rate. Called several times a second. A counter that went back
         restarts at 0."""
         if self._offset < 0 or offset < self._offset:  # the first reading, or a log that was truncated
             self._ms, self._offset, self._rate = now_ms, offset, 0

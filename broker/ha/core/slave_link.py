@@ -50,7 +50,7 @@ class SaveEpochs(msgspec.Struct, frozen=True):
 
 
 class ResetTo(msgspec.Struct, frozen=True):
-    """Delete the log and begin it at `offset`. All of it is older than what the master has."""
+    """Delete the log and begin it at `offset`. All of it is older than the master's log."""
 
     offset: int
 
@@ -73,8 +73,8 @@ Effect = SendBytes | Truncate | SaveEpochs | ResetTo | Confirm | Close
 
 class SlaveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """As in HaSettings. file_bytes: mappedFileSizeCommitLog. pulls_metadata: it asks for metadata (29001).
-    silent_interval_ms: of reports while the master is silent, that may count for its lease although nothing
-    of it arrives here (broker/core/report_lease.py); None: as often as else."""
+    silent_interval_ms: of reports while the master is silent; these may count for its lease although no byte
+    of it arrives here (broker/core/report_lease.py); None: the usual interval."""
 
     file_bytes: int
     send_heartbeat_interval_ms: int
@@ -87,7 +87,8 @@ class SlaveSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlaveLink:
-    """One connection to a master. A new connection gets a new link, so nothing is carried over by mistake."""
+    """One connection to a master. A new connection gets a new link, so no state is carried over by
+    mistake."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class SlaveLink:
         self._effects.append(SendBytes(handshake.encode()))
 
     def configure(self, settings: SlaveSettings) -> None:
-        """Takes changed settings over. What was acknowledged before sync_flush stays acknowledged: an ack
+        """Applies changed settings. Bytes that were acknowledged before sync_flush stay acknowledged: an ack
         never goes back."""
         self._settings = settings
         self._durable = max(self._durable, self._acked_offset)
@@ -133,7 +134,7 @@ class SlaveLink:
     # -- output ------------------------------------------------------------------------------------------
 
     def next_effect(self, now_ms: int) -> Effect | None:
-        """Returns what to do next; None: nothing before the next input or tick."""
+        """Returns the next effect; None: there is none before the next input or tick."""
         if self._effects:
             return self._effects.popleft()
         if self.body_wanted or self.closed or not self.transferring:
@@ -195,7 +196,7 @@ class SlaveLink:
     # -- input -------------------------------------------------------------------------------------------
 
     def receive_control(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
-        """Takes header bytes, at most control_wanted of them."""
+        """Handles header bytes, at most control_wanted of them."""
         assert len(data) <= self.control_wanted and not self.body_wanted
         self.read_ms = now_ms
         self.control_wanted -= len(data)
@@ -234,7 +235,7 @@ class SlaveLink:
         self._follow(handshake)
 
     def _follow(self, handshake: MasterHandshake) -> None:
-        """Truncates the log to what it shares with this master, which then sends from our end on."""
+        """Truncates the log to the part shared with this master, which then sends from our end on."""
         self._master_epochs = Epochs.of(handshake.epochs)
         self.master_max_offset = handshake.max_offset
         point = truncation_point(
@@ -262,8 +263,8 @@ class SlaveLink:
         self.transferring = True
 
     def not_a_record_start(self, offset: int) -> None:
-        """Called instead of truncated() when the truncation point is inside a record of this log. Nothing was
-        changed."""
+        """Called instead of truncated() when the truncation point is inside a record of this log. The log was
+        not changed."""
         self._effects.clear()
         self._close(
             f"the logs differ although their epochs agree: truncation at {offset} would split a record of"
@@ -326,8 +327,8 @@ class SlaveLink:
         return self._log_is_empty and self._empty_at != header.offset and not self.closed
 
     def _is_log_start_of_master(self, header: TransferHeader) -> bool:
-        """Returns whether a KeelMQ master says that it has deleted the bytes behind our end: its log begins
-        at this offset."""
+        """Returns whether a KeelMQ master reports that it has deleted the bytes behind our end: its log
+        begins at this offset."""
         if self._log_is_empty or self._had_transfer or header.body_bytes:
             return False
         return self.max_offset < header.offset <= self.master_max_offset

@@ -41,6 +41,6 @@ class Throttle:
         self._balance, self._now_ms = min(self._balance, self._burst), now_ms
 
     def spend(self, count: int) -> None:
-        """Takes the tokens of a packet that is sent."""
+        """Removes the tokens of a packet that is sent."""
         if self.bytes_per_second:
             self._balance -= count * 1000

@@ -21,9 +21,9 @@ def truncation_point(slave: Epochs, *, slave_max: int, master: Epochs, master_ma
     """Returns the first byte offset at which the slave's log may differ from the master's, and the epochs
     that stay.
 
-    None: there is no common epoch, and an operator must act. A slave with an empty log has nothing to
-    compare, so this is not called for it. The common entry itself stays, even when it has no byte below the
-    truncation point: its start is the same on both sides (RocketMQ drops it and may never learn it again).
+    None: there is no common epoch, and an operator must act. This is not called for a slave with an empty
+    log. The common entry itself stays, even when it has no byte below the truncation point: its start is the
+    same on both sides (RocketMQ drops it and may never learn it again).
     """
     mine = Epochs.of(slave.pairs, end_offset=slave_max)
     theirs = {entry.epoch: entry for entry in Epochs.of(master.pairs, end_offset=master_max).entries}

@@ -1,7 +1,7 @@
 """Attributes of topics and groups as administrators change them: "+key=value" sets, "-key" removes. Pure.
 
-An attribute that this broker would store without doing what it says is refused with the reason. Tables of
-RocketMQ may have some: they load, without_effect() names them, and they can be removed.
+An attribute that this broker would store without implementing it is refused with the reason. Tables of
+RocketMQ may contain some: they are loaded, without_effect() lists them, and they can be removed.
 
 Source: RocketMQ 5.3.3 AttributeParser, AttributeUtil, TopicAttributes, SubscriptionGroupAttributes.
 """
@@ -13,8 +13,8 @@ import msgspec
 
 class Attribute(msgspec.Struct, frozen=True):
     """changeable: it may be changed after creation. allows(text): returns whether the value is legal. values:
-    what is legal, for errors. done: the values that have an effect, or ask for none; None: all. lacking: what
-    the others ask for in vain."""
+    the legal ones, for errors. done: the values that have an effect, or need none; None: all. lacking: the
+    feature that the others need."""
 
     changeable: bool
     allows: Callable[[str], bool]
@@ -23,7 +23,7 @@ class Attribute(msgspec.Struct, frozen=True):
     lacking: str = ""
 
     def refusal(self, key: str, value: str) -> str | None:
-        """Returns why this legal value is not done; None: it is."""
+        """Returns why this legal value is not implemented; None: it is."""
         return None if self.done is None or value in self.done else f"{key}={value}: {self.lacking}"
 
 
@@ -58,11 +58,11 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     ),
 }
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
-"""None has an effect here, nor in RocketMQ 5.3.3."""
+"""None of them has an effect, here or in RocketMQ 5.3.3."""
 
 
 def without_effect(known: Mapping[str, Attribute], attributes: Mapping[str, str]) -> list[str]:
-    """Returns a text for each of a table's attributes that this broker does not do."""
+    """Returns a text for each of a table's attributes that this broker does not implement."""
     found = []
     for key, value in sorted(attributes.items()):
         attribute = known.get(key)
@@ -105,7 +105,7 @@ def alter(
         if creating and sign == "-":
             raise ValueError(f"only add attribute is supported while creating. key: {key}")
         is_idle = key in current and bool(without_effect(known, {key: current[key]}))
-        if sign == "-" and is_idle:  # whatever the rules for it are
+        if sign == "-" and is_idle:  # regardless of its rules
             del after[key]
             continue
         attribute = known.get(key)

@@ -1,4 +1,4 @@
-"""One table of metadata with its versions: the state machine of each store, on masters and on replicas. Pure.
+"""One table of metadata with its versions: the state machine of each store, on masters and replicas. Pure.
 
 A master plans an Update, makes it durable and applies it. A replica receives the Update, makes it durable and
 applies it. Versions are RocketMQ's DataVersion. Each epoch has one writing master, which persists before it
@@ -17,7 +17,7 @@ import msgspec
 HISTORY_MAX = 1_024
 """A replica that is at most this many changes behind receives only the changed rows."""
 CHANGES_MAX = 4_096
-"""A replica that lacks more rows than this receives the whole table, of which the master copies a mapping."""
+"""A replica that lacks more rows than this receives the whole table; the master then copies a mapping."""
 GONE_MAX = 10_000
 """Limit of the tombstones; those with the lowest log offsets are dropped first."""
 
@@ -71,11 +71,11 @@ class Table(Generic[Row]):
     def plan(
         self, rows: Mapping[str, Row], gone: Mapping[str, int], *, now_ms: int, parts: Parts | None = None
     ) -> Update[Row]:
-        """Returns the next change of this epoch. Nothing is applied."""
+        """Returns the next change of this epoch, without applying it."""
         return Update(self._next(self.version.state_version, now_ms), rows, gone, self.version, parts or {})
 
     def plan_term(self, epoch: int, rows: Mapping[str, Row], *, now_ms: int) -> Update[Row]:
-        """Returns the first version of a master's term. rows: those that only this replica has so far."""
+        """Returns the first version of a master's term. rows: those that so far only this replica has."""
         return Update(self._next(max(epoch, self.version.state_version), now_ms), rows, {}, self.version)
 
     def _next(self, state_version: int, now_ms: int) -> Version:
@@ -123,7 +123,7 @@ class Table(Generic[Row]):
         )
 
     def load(self, version: Version, rows: Mapping[str, Row], gone: Mapping[str, int]) -> None:
-        """Takes the whole table, from a file or from a master. The history starts again."""
+        """Replaces the whole table, from a file or from a master. The history starts again."""
         self.rows.clear()
         self.rows.update(rows)
         self.gone = {key: at for key, at in gone.items() if at and key not in rows}
@@ -158,7 +158,7 @@ class Table(Generic[Row]):
         return Update(self.version, dict(self.rows), dict(self.gone))
 
     def since(self, version: Version, *, takes_parts: bool = False) -> Update[Row] | None:
-        """Returns the update for a replica at `version`; None: it has everything. takes_parts: it may have
+        """Returns the update for a replica at `version`; None: it has everything. takes_parts: it may contain
         parts of rows."""
         if version == self.version:
             return None
@@ -185,7 +185,7 @@ class Table(Generic[Row]):
         )
 
     def _part(self, key: str, members: set[Any]) -> Mapping[Any, Any]:
-        row = cast(Mapping[Any, Any], self.rows[key])  # _has_members() said so
+        row = cast(Mapping[Any, Any], self.rows[key])  # checked by _has_members()
         return {member: row[member] for member in sorted(members)}
 
     def _has_members(self, key: str, members: set[Any]) -> bool:
@@ -195,7 +195,7 @@ class Table(Generic[Row]):
 
 
 class _Change(NamedTuple):
-    """What a version changed: whole rows or tombstones, and members of rows."""
+    """The changes of a version: whole rows or tombstones, and members of rows."""
 
     version: Version
     keys: frozenset[str]

@@ -1,4 +1,4 @@
-"""One term of a master: which versions each replica has, and since when it is behind. Pure.
+"""One term of a master: the versions of each replica, and since when it is behind. Pure.
 
 A replica acknowledges the versions that it names in its next request. Only versions that the master's own
 tables had in this term count: version (epoch, 9) of an earlier run in the same epoch is a different one.
@@ -30,7 +30,7 @@ class Term:
         self._replicas: dict[int, _Replica] = {}
 
     def heard(self, replica: int, versions: Mapping[str, Version], *, now_ms: int) -> bool:
-        """Takes the versions that a replica names. Returns True if it has everything. Unknown tables are
+        """Records the versions that a replica reports. Returns True if it has everything. Unknown tables are
         ignored and the number of replicas is bounded, because a request may name any."""
         entry = self._replicas.get(replica)
         if entry is None:

@@ -17,12 +17,12 @@ PLAIN_NAME_BYTES_MAX: Final = 127
 
 
 def name_bytes_max(topic: str) -> int:
-    """Returns how long the name of this topic may be: long ones are left to groups with long names."""
+    """Returns the length limit for this topic's name: only groups with long names may have long ones."""
     return NAME_BYTES_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else PLAIN_NAME_BYTES_MAX
 
 
 def reply_topic(cluster_name: str) -> str:
-    """Returns the topic of replies to requests (324, 325). Clients make its name, too."""
+    """Returns the topic of replies to requests (324, 325). Clients derive the same name."""
     return f"{cluster_name}_REPLY_TOPIC"
 
 
