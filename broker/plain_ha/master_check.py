@@ -29,7 +29,7 @@ from keelmq.remoting.operations.broker import (
 
 CALL_TIMEOUT_MS = 1_000
 CHECK_AGAIN_MS = 3_000
-"""How long a fault that was found is kept before the logs are compared again."""
+"""How long a detected fault is kept before the logs are compared again."""
 
 
 class MasterCheck:
@@ -44,8 +44,9 @@ class MasterCheck:
         find_master: Callable[[str], Awaitable[MasterHaAddress | None]],
         unverified_peer: Callable[[], Awaitable[str | None]],
     ) -> None:
-        """master: the address of the master's broker port; None: not known. find_master(address): what the
-        broker there says about itself. unverified_peer: why that broker is not of this group; None: it is."""
+        """master: the address of the master's broker port; None: not known. find_master(address): the
+        configuration of the broker there. unverified_peer: why that broker is not of this group; None: it
+        is."""
         self._client, self._store, self._master = client, store, master
         self._find_master, self._unverified_peer = find_master, unverified_peer
         self._fault: Refusal | None = None
@@ -110,7 +111,7 @@ class MasterCheck:
         return None
 
     async def bounds(self, master: str) -> tuple[LogBounds, int] | Refusal:
-        """Returns the master's log, and up to where its messages can be read; or why it is not known."""
+        """Returns the master's log, and the end of its readable messages; or why they are not known."""
         outcome = await self._client.call(
             master, GET_BROKER_RUNTIME_INFO, Empty(), timeout_ms=CALL_TIMEOUT_MS
         )

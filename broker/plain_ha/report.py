@@ -1,6 +1,6 @@
 """Views of a PlainHaService: status_of() for metrics and tools, runtime_info() for getBrokerHAStatus (907).
 
-A slave without a proved broker id is known by its address.
+A slave without a proved broker id is identified by its address.
 """
 
 from broker.ha.core.master_link import MasterLink
@@ -28,7 +28,8 @@ def status_of(ha: PlainHaService) -> dict[str, object]:
 
 
 def runtime_info(ha: PlainHaService) -> HaRuntimeInfo:
-    """Returns the body of 907. `fault`, which RocketMQ's tools skip, says why a slave copies nothing."""
+    """Returns the body of 907. `fault`, which RocketMQ's tools skip, is the reason why a slave does not
+    copy."""
     if ha.is_slave:
         client = client_info(ha, ha.client) if ha.client is not None else HaClientRuntimeInfo()
         return HaRuntimeInfo(master=False, ha_client_runtime_info=client, fault=ha.fault)

@@ -1,8 +1,8 @@
 """Replication of one broker without controllers: the HA port of a master, or a slave's link to its master.
 
 The role is the configuration's and never changes while the process runs. A master accepts slaves, and moves
-confirmOffset to the end of its log (with SYNC_FLUSH, to what is on disk). A slave's confirmOffset is the end
-of what it has received. Source: RocketMQ 5.3.3 DefaultHAService.
+confirmOffset to the end of its log (with SYNC_FLUSH, of the synced part). A slave's confirmOffset is the end
+of the received bytes. Source: RocketMQ 5.3.3 DefaultHAService.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class PlainHaService:
     ) -> None:
         """host, port: of the HA port, which only a master has. commit: the group commit; None: never
         sync_flush. on_replicated(offset): messages that end there or below have the copies that they need.
-        on_in_sync_changed(count): so many copies are in sync, the master's included."""
+        on_in_sync_changed(count): the number of copies in sync, the master's included."""
         self.store, self.is_slave, self.rules = store, is_slave, rules
         self.client: PlainSlaveClient | None = None
         self._settings, self._commit, self._clock, self._security = settings, commit, clock, security
@@ -93,7 +93,7 @@ class PlainHaService:
     # -- start and stop ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Binds the HA port of a master. Raises OSError if it is taken."""
+        """Binds the HA port of a master. Raises OSError if it is in use."""
         if not self.is_slave:
             await self.server.start(self._host, self._port)
         self._tasks.start("ha tick", self._tick_forever)
@@ -132,7 +132,7 @@ class PlainHaService:
         self.server.pump()
 
     def configure(self, settings: HaSettings, rules: CopyRules) -> None:
-        """Takes changed settings over. haCatchUpThreads and haStayAwake stay."""
+        """Applies changed settings. haCatchUpThreads and haStayAwake stay."""
         self._settings, self.rules = settings, rules
         self.server.configure(settings.master_link)
         if self.client is not None:
@@ -228,14 +228,14 @@ class PlainHaService:
         self._link_tasks.start("HA link to the master", client.run)
 
     async def unfollow(self) -> None:
-        """Ends the link. When it returns, nothing touches the log any more."""
+        """Ends the link. When it returns, no task touches the log any more."""
         if self.client is not None:
             self.client.stop()
         await self._link_tasks.stop()
         self.client = None
 
     def confirm_offset_received(self, offset: int) -> None:
-        """Lets consumers read what has arrived, up to `offset`."""
+        """Lets consumers read the bytes that have arrived, up to `offset`."""
         self.store.set_confirm_offset(offset)
         self._dispatcher.wake()
 
@@ -248,7 +248,7 @@ class PlainHaService:
             self.client.protocol.dispatched()
 
     def confirm_all(self) -> None:
-        """Lets consumers read everything that the log has, after a start."""
+        """Lets consumers read the whole log after a start."""
         self.confirm_offset_received(self.store.commit_log.max_offset)
 
     def log_truncated(self, before: int, end: int) -> None:
@@ -256,7 +256,7 @@ class PlainHaService:
         raise AssertionError("a slave without controllers truncated its log")
 
     def master_end(self, offset: int) -> None:
-        """Takes the end of the master's log, which its broker port told: for the lag."""
+        """Records the end of the master's log, as reported by its broker port, for the lag."""
         link = self.client.protocol.link if self.client is not None and self.client.protocol else None
         if link is not None:
             link.master_max_offset = max(link.master_max_offset, offset)
@@ -285,7 +285,7 @@ class PlainHaService:
 
     @property
     def fault(self) -> str | None:
-        """Why this slave copies nothing, and what an operator can do; None: it copies, or tries to."""
+        """Why this slave does not copy, and the remedy; None: it copies, or tries to."""
         return self.client.fault if self.client is not None else None
 
     def now_ms(self) -> int:

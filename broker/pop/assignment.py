@@ -112,8 +112,8 @@ class AssignmentHandlers:
 
     async def set_message_request_mode(self, header: RequestModeRequest, call: Call) -> Reply:
         """Sets the mode of a group for a topic; answered when replicated (401). A replica forwards it to the
-        master: RocketMQ's stores it for itself alone, and tools send it to any broker. Raises CommandError
-        for a retry topic, for popping a batch topic, and if there is no master."""
+        master: RocketMQ's replica stores it only locally, and tools send it to any broker. Raises
+        CommandError for a retry topic, for popping a batch topic, and if there is no master."""
         if not isinstance(call.body, RequestModeBody):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
         _check_names(call.body.topic, call.body.consumer_group)
@@ -146,8 +146,8 @@ class AssignmentHandlers:
 
 
 def _check_names(topic: str, group: str) -> None:
-    """Raises CommandError for names that nothing can have: both requests keep theirs, and a name may be as
-    large as a frame."""
+    """Raises CommandError for illegal names: both requests store theirs, and a name may be as large as a
+    frame."""
     problem = illegal_group(group)
     if len(topic.encode()) > NAME_BYTES_MAX:
         problem = f"the specified topic is longer than topic max length {NAME_BYTES_MAX}"

@@ -1,8 +1,8 @@
 """The next offsets of popping groups, ahead of the table of consumer offsets.
 
 An offset moves to the table, and so to every replica, when the checkpoint that it depends on can no longer be
-lost. Otherwise a new master could skip messages that no checkpoint names. An offset that somebody else writes
-to the table meanwhile (a commit, a clone, the deletion of the group or the topic) stands.
+lost. Otherwise a new master could skip messages that no checkpoint names. An offset that another request
+writes to the table meanwhile (a commit, a clone, the deletion of the group or the topic) is kept.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from broker.pop.core.order import QueueOfGroup
 
 
 class Ahead(NamedTuple):
-    """number: of the offset's mark. in_table: what the table had when it was written here last."""
+    """number: of the offset's mark. in_table: the table's value when it was last written here."""
 
     offset: int
     number: int
@@ -43,7 +43,7 @@ class GroupOffsets:
         return ahead.offset
 
     def _drop(self, place: QueueOfGroup) -> None:
-        """Forgets what is ahead of the table here."""
+        """Forgets the offsets that are ahead of the table here."""
         self._ahead.pop(place, None)
         if self._marks:
             self._void[place] = self._number
@@ -57,7 +57,7 @@ class GroupOffsets:
         """Sets the next offset. It goes into the table when the log is safe up to `end`."""
         if self._marks and self._marks[-1][2] == place and self._marks[-1][0] == end:
             self._marks.pop()
-        self.get(place)  # voids the earlier marks if somebody else has written the offset
+        self.get(place)  # voids the earlier marks if another request has written the offset
         self._number += 1
         self._ahead[place] = Ahead(offset, self._number, self._table.query(*place))
         self._marks.append((end, self._number, place, offset))
@@ -73,7 +73,7 @@ class GroupOffsets:
         """Moves offsets to the table: those whose `end` in the log is at or below `safe`."""
         while self._marks and self._marks[0][0] <= safe:
             _, number, place, offset = self._marks[0]
-            self.get(place)  # voids the mark if somebody else has written the offset
+            self.get(place)  # voids the mark if another request has written the offset
             self._marks.popleft()
             counts = number > self._void.get(place, 0) and not self._is_reset(*place)
             if counts and not self._table.commit(*place, offset):

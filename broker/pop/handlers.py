@@ -86,7 +86,7 @@ class PopHandlers:
         table.bind(POLLING_INFO, self.polling_info)
 
     def expire(self, now: int) -> None:
-        """Answers the requests whose time is over. Called several times a second."""
+        """Answers the requests whose timeout has passed. Called several times a second."""
         if len(self.polling):
             self.polling.expire(now)
 
@@ -101,7 +101,7 @@ class PopHandlers:
         if not 0 < header.max_msg_nums <= MESSAGES_MAX:
             remark = f"maxMsgNums {header.max_msg_nums} is not in 1..{MESSAGES_MAX}"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
-        if call.is_oneway:  # nobody would get its messages
+        if call.is_oneway:  # no client would get its messages
             raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop must not be oneway")
         topic = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
         params = PopParameters(
@@ -194,7 +194,7 @@ class PopHandlers:
     def _continue(self) -> None:
         self._is_continue_scheduled = False
         key = next(iter(self._unfinished))
-        del self._unfinished[key]  # it goes behind the others if there is still more
+        del self._unfinished[key]  # it is queued behind the others if there is still more
         self.polling.serve(key)
         self._schedule_continue()
 
@@ -290,7 +290,8 @@ class PopHandlers:
 
     async def batch_ack(self, header: Empty, call: Call) -> Reply | None:
         """Acknowledges messages of several checkpoints (200151). Raises CommandError. Those of a topic or
-        queue that does not exist (any more) are skipped, as RocketMQ does: the others must not come again."""
+        queue that does not exist (any more) are skipped, as in RocketMQ: the others must not be
+        redelivered."""
         body = call.body if isinstance(call.body, BatchAckBody) else BatchAckBody()
         if not body.acks:
             return Reply(code=ResponseCode.NO_MESSAGE, remark="the request names no message")

@@ -27,7 +27,7 @@ LOOKED_AT_MAX: Final = 4_096
 
 
 class PollingKey(NamedTuple):
-    """What a request waits for. queue_id -1: any queue."""
+    """The queue for which a request waits. queue_id -1: any queue."""
 
     group: str
     topic: str
@@ -140,8 +140,8 @@ class PopLongPolling:
         self._forget_if_empty(key)
 
     def expire(self, now_ms: int) -> None:
-        """Answers the requests whose time is over, and drops those whose connection is closed; each call
-        checks LOOKED_AT_MAX connections. Called several times a second."""
+        """Answers the requests whose timeout has passed, and drops those whose connection is closed; each
+        call checks LOOKED_AT_MAX connections. Called several times a second."""
         gone = [each for each in self._deadlines.sample(LOOKED_AT_MAX) if each.peer.is_closing()]
         for waiter in (*self._deadlines.expired(now_ms), *gone):
             if not self._deadlines.discard(waiter):

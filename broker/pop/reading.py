@@ -183,8 +183,8 @@ class PopReader:
     def _pass_over(
         self, params: PopParameters, popped: PopResult, place: QueueOfGroup, error: DamagedQueueError
     ) -> None:
-        """Passes over a damaged queue, since others have messages: those of the topic, or the retries. If
-        they have none, a pop of this queue alone is refused."""
+        """Skips a damaged queue, since others may have messages: those of the topic, or the retries. If they
+        have none, a pop of only this queue is refused."""
         self._failures.tell(self._context.now_ms(), "%s", error)
         if (place.topic, place.queue_id) == (params.topic, params.queue_id):
             popped.damage = PutRefused(ResponseCode.SYSTEM_ERROR, str(error))
@@ -228,8 +228,8 @@ class PopReader:
         wanted: MessageFilter,
         popped: PopResult,
     ) -> GetResult:
-        """Reads until the filter matches, READS_MAX times at most. Moves the group's offset past what does
-        not match; an empty queue moves nothing (broker-ops pitfall 18)."""
+        """Reads until the filter matches, READS_MAX times at most. Moves the group's offset past messages
+        that do not match; an empty queue does not move it (broker-ops pitfall 18)."""
         for _ in range(READS_MAX):
             began_s = monotonic()
             result = self._store.get(
@@ -290,9 +290,9 @@ class PopReader:
         start: int,
         views: list[memoryview],
     ) -> list[bytes]:
-        """Retries as messages of the topic that was subscribed to; they carry their handle, since the client
-        would make a wrong one of that name. One whose properties are too long for it comes as it is, under
-        the retry topic's name (popResponseReturnActualRetryTopic): of that name clients make the right
+        """Retries as messages of the subscribed topic; they carry their handle, since the client would derive
+        a wrong one from that name. If its properties have no room for it, a message is returned unchanged,
+        under the retry topic's name (popResponseReturnActualRetryTopic), from which clients derive the right
         one."""
         found = []
         flag = retry_flag(place.topic, params.group)

@@ -24,12 +24,12 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """Its consumer offsets are the positions from which a new master reads the revive queues."""
 SETTLED_GROUP: Final = "CID_RMQ_SYS_REVIVE_SETTLED"
 """Before its consumer offsets in the revive queues, the next offsets in checkpoints are in the table of
-consumer offsets, or somebody else has written another one there since."""
+consumer offsets, or another request has written a different one there since."""
 CHECKPOINT, ACK, BATCH_ACK, RESET = b"ck", b"ack", b"bAck", b"reset"
 FIRST_POP_TIME: Final = b"1ST_POP_TIME"
 OFFSETS_MAX: Final = BITS_MAX
 """Messages that one record names: far more than one pop returns. Numbers are checked before they are used: a
-record that fails would fail again at every start."""
+record that raises would raise again at every start."""
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """An offset or a time (ms)."""
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=OFFSETS_MAX)]
@@ -78,7 +78,7 @@ class AckBody(msgspec.Struct, omit_defaults=True, rename={
 
 
 class ResetBody(msgspec.Struct, rename={"topic": "t", "group": "c", "queue_id": "q", "offset": "o"}):
-    """offset: the group's new offset. Nothing reads it; it is there for troubleshooting."""
+    """offset: the group's new offset, which is only for troubleshooting."""
 
     topic: str
     group: str
@@ -188,7 +188,7 @@ def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> MessageT
 
 
 def unchanged_message(record: Record, topic: TopicLike) -> MessageToStore:
-    """Returns the message without added properties, for one whose properties take no more."""
+    """Returns the message without added properties, for one whose properties have no room left."""
     properties = record.properties
     if property_value(properties, b"POP_CK") is not None:
         properties = with_properties(properties, {b"POP_CK": None})

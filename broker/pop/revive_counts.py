@@ -1,4 +1,4 @@
-"""ReviveCounts: the records of the revive topic, and the messages that were revived, as metrics count them.
+"""ReviveCounts: counts of the records of the revive topic and of revived messages, for metrics.
 
 Source: RocketMQ 5.3.3 PopMetricsManager.
 """
@@ -13,7 +13,8 @@ from broker.put.message_to_store import PutMessageResult
 from keelmq.remoting.codes import ResponseCode
 
 OF_CHECKPOINT, OF_ACK = "CK", "ACK"
-"""RocketMQ's values of the label revive_message_type. Records of resets are KeelMQ's own, and not counted."""
+"""RocketMQ's values of the label revive_message_type. Records of resets are specific to KeelMQ, and not
+counted."""
 PUT_OK: Final = "PUT_OK"
 _STATUSES: Final[dict[int, str]] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: "SERVICE_NOT_AVAILABLE",
@@ -50,8 +51,8 @@ class Retried(NamedTuple):
 
 
 class ReviveCounts:
-    """Since the start of this process; they stand still while it is no master. Groups come and go, so after
-    PAIRS_MAX labels no new ones are counted. Owned by the event loop's thread."""
+    """Since the start of this process; they do not grow while it is not master. Groups are created and
+    deleted, so after PAIRS_MAX labels no new ones are counted. Owned by the event loop's thread."""
 
     def __init__(self) -> None:
         self.written, self.applied = Counter[Written](), Counter[Applied]()
@@ -79,5 +80,5 @@ def _count(counter: Counter[Labels], labels: Labels) -> None:
 
 
 def status_of(stored: PutMessageResult | PutRefused) -> str:
-    """Returns RocketMQ's name of the outcome, of those that can be told apart here."""
+    """Returns RocketMQ's name of the outcome, of those that can be distinguished here."""
     return _STATUSES.get(stored.code, _OTHER_STATUS) if isinstance(stored, PutRefused) else PUT_OK

@@ -63,9 +63,9 @@ checkpoint has up to 32 messages, and the last one of a round is revived as a wh
 PUT_OFF_MS: Final = 10_000
 """A checkpoint whose retry topic cannot be created is tried again after this time."""
 REPLAY_MAX: Final = 5_000
-"""Records of one revive queue that a new master reads for nothing, since an open checkpoint precedes them. It
-reads a record in 10 to 20 us, and no pop or acknowledgement is answered until then: those of all queues take
-less than a second, below READY_MS."""
+"""Limit of the useless records of one revive queue that a new master reads, since an open checkpoint precedes
+them. It reads a record in 10 to 20 us, and answers no pop or acknowledgement until then: reading those of all
+queues takes less than a second, below READY_MS."""
 
 
 class PopService(TermService):
@@ -84,7 +84,7 @@ class PopService(TermService):
         clock: Callable[[], int] = wall_ms,
         replay_max: int = REPLAY_MAX,
     ) -> None:
-        """on_free: called with (group, topic) when a queue that was popped in order gives messages again.
+        """on_free: called with (group, topic) when a queue that was popped in order is no longer blocked.
         on_dead: called with (topic, group) for each dead letter.
         clock: wall time in ms."""
         super().__init__(store, metadata, writer, clock)
@@ -135,7 +135,7 @@ class PopService(TermService):
         return self._inside(self.topic.name, queue_id, self._committed(REVIVE_GROUP, queue_id))
 
     def _read_on(self) -> bool:
-        """Reads a batch of what earlier masters left. True: there is more to do at once."""
+        """Reads a batch of the records of earlier masters. True: there is more to do at once."""
         if not self._is_dispatched:
             return False
         left = BATCH_MAX
@@ -199,7 +199,7 @@ class PopService(TermService):
                     self.offsets.set(place, position, end)
         self.offsets.settle(self._safe_offset)
 
-    # -- what metrics read -------------------------------------------------------------------------------
+    # -- for metrics -------------------------------------------------------------------------------------
 
     def lags(self) -> list[int]:
         """Returns for each revive queue how many records a new master would read."""
@@ -224,8 +224,8 @@ class PopService(TermService):
         return end
 
     def reset(self, place: QueueOfGroup, offset: int) -> PutRefused | None:
-        """Sets the group's offset, whatever was popped before. Writes a record to every revive queue, because
-        a new master reads each of them on its own. PutRefused: some of the queues may have the record."""
+        """Sets the group's offset, regardless of earlier pops. Writes a record to every revive queue, because
+        a new master reads each of them separately. PutRefused: some of the queues may have the record."""
         body = reset_body(place, offset)
         for queue_id in range(REVIVE_QUEUES):
             stored = self._writer.put(self._message(queue_id, RESET, body))
@@ -267,9 +267,10 @@ class PopService(TermService):
     def change(
         self, key: Key, revive_queue: int, offset: int, invisible_ms: int
     ) -> tuple[int, int] | PutRefused:
-        """Gives one message a checkpoint of its own with another invisible time, and acknowledges it in the
-        old one. Returns the pop time of the new checkpoint, and the end of the records in the log. The new
-        one is written first: a crash between the two repeats the message, and does not lose it."""
+        """Writes a separate checkpoint for one message with another invisible time, and acknowledges the
+        message in the old one. Returns the pop time of the new checkpoint, and the end of the records in the
+        log. The new one is written first: a crash between the two repeats the message, and does not lose
+        it."""
         checkpoint = self.state.find(key, revive_queue)
         if checkpoint is None or offset not in checkpoint.open_offsets:
             remark = "the receipt handle has expired: the message was acknowledged or popped again"
@@ -314,7 +315,7 @@ class PopService(TermService):
             if refused is None:
                 continue
             if refused.code != ResponseCode.TOPIC_NOT_EXIST:
-                return False  # nothing can be written now
+                return False  # no record can be written now
             self.state.put_off(checkpoint, now + PUT_OFF_MS)  # the other groups' topics may exist
         return True
 
@@ -339,7 +340,7 @@ class PopService(TermService):
             return None
         group, origin = self._metadata.groups.get(key.group), origin_of(key.group, key.topic)
         if group is None or origin not in self._metadata.topics.topics:
-            return None  # the group or the topic was deleted: nobody waits for the message
+            return None  # the group or the topic was deleted: no consumer waits for the message
         is_dead = record.reconsume_times >= group.retry_max_times
         stored = self._put_retry(record, key, origin, is_dead=is_dead)
         if _is_illegal(stored) and not is_dead:

@@ -13,7 +13,7 @@ _SUCCESS: Final = b'{"code":0,'
 
 
 class AfterSave:
-    """Stands for the connection of such a send. If the topic cannot be written, a success becomes code 10."""
+    """Replaces the connection of such a send. If the topic cannot be written, a success becomes code 10."""
 
     def __init__(self, peer: FastPathPeer, topics: TopicTable) -> None:
         self._peer, self._topics = peer, topics

@@ -1,4 +1,4 @@
-"""Forwards requests that only a master can serve, and that some clients do not repeat after a refusal.
+"""Forwards requests that only a master can serve and that some clients do not repeat after a refusal.
 
 While the mastership moves they wait, and go to the new master: its log has everything at the same offsets.
 """
@@ -22,8 +22,8 @@ async def ask_master(
     """Asks the master to serve a request. True: it did; False: this broker is master by now.
 
     header: has a field `forwarded`. A request that another broker has forwarded is refused: two brokers that
-    each take the other one for the master would forward it for ever. Raises CommandError if neither serves
-    it, with the code `otherwise`: what RocketMQ's slaves answer. Among brokers it is 14.
+    each consider the other one the master would forward it endlessly. Raises CommandError if neither serves
+    it, with the code `otherwise`: the answer of RocketMQ's slaves. Among brokers it is 14.
     """
     if header.forwarded:
         raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, context.gate.unavailable)

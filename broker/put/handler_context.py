@@ -1,4 +1,4 @@
-"""HandlerContext: what the request handlers work with, given by the broker app."""
+"""HandlerContext: the dependencies of the request handlers, provided by the broker app."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
@@ -27,11 +27,11 @@ class TransactionalMessages(Protocol):
     """The service of half messages: broker/transactions/service.py."""
 
     def refuse(self) -> PutRefused | None:
-        """Returns why no half message is taken now; None: they are taken."""
+        """Returns why half messages are refused now; None: they are accepted."""
         ...
 
     def stored(self, to_store: MessageToStore, stored: PutMessageResult) -> None:
-        """Takes note of a half message that was stored."""
+        """Records a half message that was stored."""
         ...
 
 
@@ -40,7 +40,7 @@ class TimerMessages(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """As many timers wait as may wait."""
+        """The limit of waiting timers is reached."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class RetryStore(Protocol):
 class HandlerContext(msgspec.Struct, kw_only=True):
     """Owned by the event loop's thread. Handlers read settings and callables at each request.
 
-    Nothing has a default: what the app forgets to give is an error at the start.
+    There are no defaults: a missing dependency is an error at the start.
     """
 
     store: MessageStore
@@ -99,7 +99,7 @@ class HandlerContext(msgspec.Struct, kw_only=True):
     commit_offset: Callable[[str, str, int, int], None]
     """(group, topic, queue id, offset) of a pull with the commit flag."""
     find_group: Callable[[str, Peer], Group | None]
-    """Returns the group, created where that is allowed; None: there is none. Raises CommandError: this client
+    """Returns the group, created if that is allowed; None: there is none. Raises CommandError: this client
     may create no more."""
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
     """Returns a topic's route as the name servers know it; None: they know none."""
@@ -107,8 +107,8 @@ class HandlerContext(msgspec.Struct, kw_only=True):
     """Returns whether this broker is a replica that consumers should leave for the master."""
     forward_to_master: ForwardToMaster
     neighbour: Callable[[], RetryStore | None]
-    """Returns a master of another group, in the same process, that takes retries while this broker's own
-    master is away; None: there is none."""
+    """Returns a master of another group, in the same process, that accepts retries while this broker's master
+    is not available; None: there is none."""
     new_unique_key: Callable[[], str]
     now_ms: Callable[[], int]
     registry: ClientRegistry

@@ -8,7 +8,7 @@ from broker.store.settings import TopicLike
 
 
 class MessageToStore(msgspec.Struct):
-    """properties: as they are stored. delay_level: 0, or the level that the message waits for.
+    """properties: as stored. delay_level: 0, or the level that the message waits for.
     timer_out_ms: 0, or when a timer message is due (ms since 1970). prepared_offset: the log offset of the
     half message that this message commits, or 0."""
 

@@ -1,8 +1,8 @@
 """MessageWriter: puts messages into the log for every handler and service but the plain sends.
 
-The plain sends (broker/handlers/send.py) have the same steps in line, and share the Tick. A message with a
+The plain sends (broker/handlers/send.py) have the same steps inline, and share the Tick. A message with a
 delay level is stored in SCHEDULE_TOPIC_XXXX, a timer message in rmq_sys_wheel_timer, with the real topic and
-queue among its properties; nothing else tells it apart.
+queue among its properties; only these distinguish it.
 """
 
 import logging
@@ -41,12 +41,12 @@ _TIMER: Final = NamedTopic(TIMER_TOPIC)
 
 
 class Tick:
-    """What the messages of one event-loop iteration share: a reading of the clocks, one check of the lease,
+    """Shared by the messages of one event-loop iteration: a reading of the clocks, one check of the lease,
     and one call of end_of_tick. The fast path reads `is_due`, `ms` and `wall_ms` for every message.
 
     `answered`, `answered_v1`: sends of code 310 and 10 that are answered in this iteration, for the
     histogram of latencies. `code`: of the send that is served now. `alone`: sends that were stored one by
-    one. `turns`: told when these were many."""
+    one. `turns`: notified when these were many."""
 
     __slots__ = (
         "_answered",
@@ -75,7 +75,7 @@ class Tick:
         answered: Callable[[int], None],
         latency: RpcLatency,
     ) -> None:
-        """answered: gets the duration of a tick (ms) if its replies wait for nothing else."""
+        """answered: gets the duration of a tick (ms) if its replies need not wait."""
         self._latency, self.code = latency, int(RequestCode.SEND_MESSAGE_V2)
         self.answered = self.answered_v1 = 0
         self._store, self._gate = store, gate
@@ -87,7 +87,7 @@ class Tick:
 
     def starts_cut_off(self) -> bool:
         """Reads the clocks for the first message of a tick, and checks the lease. True: there may be another
-        master, so nothing must be stored that it would not have."""
+        master, so no message must be stored that it would not have."""
         self.wall_ms, self.us = wall_ms(), now_us()
         self.ms = self.us // 1_000
         lease = self._gate.lease
@@ -245,7 +245,7 @@ class MessageWriter:
         self._put_before = put
 
     def failed(self, error: Exception) -> PutRefused:
-        """Returns the refusal that an error of the store means for the client. Logs a failing disk."""
+        """Returns the refusal for an error of the store. Logs a failing disk."""
         self._times.failed += 1
         if not isinstance(error, OSError):
             return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")

@@ -2,9 +2,9 @@
 those that can be stored together. Pure.
 
 A compiled leaf: with Cython, a header of code 310 in the form that clients write is read character by
-character. Any other header is decoded by msgspec, as all are where nothing is compiled: one with spaces
-between its tokens, text outside ASCII, escapes other than those below 128 (\\u0001 is what stands between
-properties), a negative number, a value that is not a text or a number.
+character. Any other header is decoded by msgspec, as are all in an interpreted module: one with spaces
+between its tokens, text outside ASCII, escapes other than those below 128 (\\u0001 separates properties), a
+negative number, a value that is not a text or a number.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ _SCRATCH_BYTES: Final = _PLACES_BYTES + _HEADER_BYTES_MAX + 1
 """For the places of the values, and for the properties behind them."""
 _EXT_FIELDS: Final = 15
 _IS_TEXT: Final = bytes(32 <= byte < 127 and byte not in b'"\\' for byte in range(256))
-"""By byte: 1 for what may stand in a text as it is."""
+"""By byte: 1 if it may be in a text unescaped."""
 
 PlainSend: TypeAlias = tuple[bytes, int, int, int, int, int, bytes, bytes, bool, int, bytes, bytes, int, bool]
 """(topic, queueId, flag, sysFlag, born timestamp in ms, reconsumeTimes, body, properties, waits, tags code,
@@ -48,7 +48,7 @@ UNIQ_KEY, KEYS, opaque, is_oneway); for five of them see ScannedProperties."""
 WAITS: Final = 8
 """In a PlainSend."""
 Limits: TypeAlias = tuple[int, int, bytes]
-"""Bytes of a body and of properties at most, and what is added to the properties of each message."""
+"""Limits of the bytes of a body and of properties, and the text added to the properties of each message."""
 UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
 """The property, to format with a key."""
 UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
@@ -59,9 +59,9 @@ def plain_sends(
     frames: list[Frame], key: bytes, decode: Callable[[bytes], Any], has_short_names: bool
 ) -> list[PlainSend]:
     """Returns the sends up to the first frame that is something else: another request, a batch, a message
-    that needs more than to be stored, or one with a number that its record has no room for. key: what their
-    headers begin with. decode: makes a SendCommand of a header, or raises what msgspec does. has_short_names:
-    their code is 310."""
+    that needs more than to be stored, or one with a number that does not fit into its record. key: the
+    beginning of their headers. decode: makes a SendCommand of a header, or raises msgspec's errors.
+    has_short_names: their code is 310."""
     found: list[PlainSend] = []
     is_fast, scratch = _IS_COMPILED and has_short_names, bytearray(_SCRATCH_BYTES)
     for serialize_type, header, body, _ in frames:
@@ -83,8 +83,8 @@ def messages_of(
     new_unique_key: Callable[[], bytes],
     limits: Limits,
 ) -> tuple[list[Message], list[Answered], int]:
-    """Returns the sends that can be stored together, from the first one on: as messages, what is answered to
-    each, and how many are not oneway.
+    """Returns the sends that can be stored together, from the first one on: the messages, the answer to each,
+    and the number that are not oneway.
 
     born_hosts: one for each. cursor_of: (topic, queueId) -> the cursor of the queue, called once for each;
     None ends them. new_unique_key: for a message without one.
@@ -136,7 +136,7 @@ def _decoded(header: bytes, body: bytes, decode: Callable[[bytes], Any]) -> Plai
         properties, is_plain, waits, code, unique_key, keys = scan_properties(ext.properties)
         topic = ext.topic.encode()
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None  # the connection serves it by itself next
+        return None  # the connection serves it alone next
     if command.flag & _RESPONSE or not is_plain or ext.batch:
         return None
     if not _fits(ext.born_timestamp, ext.queue_id, ext.flag, ext.sys_flag, ext.reconsume_times):
@@ -158,8 +158,8 @@ def _fits(born_timestamp: int, *numbers: int) -> bool:
 
 
 def _read(header: bytes, body: bytes, scratch: bytearray) -> PlainSend | None:
-    """Returns None for a header in another form, and for what is not a plain send. What it accepts must mean
-    the same to msgspec."""
+    """Returns None for a header in another form, and for a request that is not a plain send. An accepted
+    header must mean the same to msgspec."""
     raw, where, end = header, scratch, len(header)
     for index in range(_PLACES_BYTES):
         where[index] = 0
@@ -196,8 +196,8 @@ def _read(header: bytes, body: bytes, scratch: bytearray) -> PlainSend | None:
 
 
 def _find(raw: bytes, end: int, place: bytearray) -> bool:
-    """Writes to `place` where the values are that count. Returns whether the header has the form that clients
-    write: no name that counts occurs twice, because msgspec refuses a wrong first value as well."""
+    """Writes the positions of the relevant values to `place`. Returns whether the header has the form that
+    clients write: no relevant name occurs twice, because msgspec refuses a wrong first value as well."""
     at, field = 1, 0
     inside = has_fields = False
     if _at(raw, 0, end) != _OPEN:
@@ -242,7 +242,7 @@ def _find(raw: bytes, end: int, place: bytearray) -> bool:
 
 
 def _field(raw: bytes, at: int, count: int, inside: bool) -> int:
-    """Returns the number of the field with this name; _BAD: it does not count. inside: extFields."""
+    """Returns the number of the field with this name; _BAD: not a relevant one. inside: extFields."""
     if inside:
         return raw[at] - _LETTER_A if count == 1 and _LETTER_A <= raw[at] <= _LETTER_M else _BAD
     if count == 6 and _is_at(raw, at, b"opaque", 6):
@@ -281,7 +281,7 @@ def _may_be_text(place: bytearray, field: int) -> bool:
 
 
 def _number_of(raw: bytes, place: bytearray, field: int, default: int) -> int:
-    """Returns its value; _BAD: it is no number. default: for a header that does not have it."""
+    """Returns its value; _BAD: it is not a number. default: for a header that does not have it."""
     at, end = _begin(place, field), _end(place, field)
     if not at:
         return default
@@ -299,7 +299,7 @@ def _at(raw: bytes, at: int, end: int) -> int:
 
 
 def _text_end(raw: bytes, at: int, end: int) -> int:
-    """Returns where the quote behind a text of printable ASCII is; _BAD: it is another text."""
+    """Returns the position of the quote behind a text of printable ASCII; _BAD: it is another text."""
     table = _IS_TEXT
     while at < end and table[raw[at]]:
         at += 1
@@ -334,7 +334,7 @@ def _unescape(raw: bytes, at: int, end: int, place: bytearray) -> int:
 
 
 def _digits_end(raw: bytes, at: int, end: int) -> int:
-    """Returns where a number without sign ends; _BAD: it is none, or it has digits that JSON does not
+    """Returns where a number without sign ends; _BAD: it is not a number, or has digits that JSON does not
     allow."""
     begin = at
     while at < end and _ZERO <= raw[at] <= _NINE:
@@ -345,7 +345,7 @@ def _digits_end(raw: bytes, at: int, end: int) -> int:
 
 
 def _digit(byte: int) -> int:
-    """Returns the value of a hexadecimal digit; _BAD: it is none."""
+    """Returns the value of a hexadecimal digit; _BAD: it is not one."""
     if 48 <= byte <= 57:
         return byte - 48
     if 97 <= byte <= 102:

@@ -17,5 +17,6 @@ def real_queue(properties: bytes) -> tuple[str, int] | None:
 
 
 def destination(topics: TopicTable, name: str) -> TopicLike:
-    """Returns the topic, or just its name if it was deleted meanwhile: then nobody can read the message."""
+    """Returns the topic, or just its name if it was deleted meanwhile: then no consumer can read the
+    message."""
     return topics.get(name) or NamedTopic(name)

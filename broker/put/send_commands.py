@@ -34,7 +34,7 @@ _NAMES_V1: Final = {
 
 
 NO_MAXIMUM: Final = -1
-"""maxReconsumeTimes of a client that sends none, or a wrong one: the group's retryMaxTimes applies."""
+"""maxReconsumeTimes of a client that sends none, or an illegal one: the group's retryMaxTimes applies."""
 
 
 class SendFieldsV2(msgspec.Struct, gc=False, rename=_NAMES_V2):

@@ -1,8 +1,8 @@
 """A background service of a master that lives as long as a term: delay levels, timers, transactions, pop.
 
-What such a service knows is in the log and in replicated tables, never in a file of its own: in each new term
-it starts over from what the log says, because another master may have gone on meanwhile. It does nothing on a
-slave, nor while writes are refused, nor after the isolation lease is over. Source: RocketMQ 5.3.3
+The state of such a service is in the log and in replicated tables, never in a separate file: in each new term
+it starts over from the log, because another master may have continued meanwhile. It is idle on a slave, while
+writes are refused, and after the isolation lease is over. Source: RocketMQ 5.3.3
 BrokerController.changeSpecialServiceStatus.
 """
 
@@ -25,7 +25,7 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
-"""Between two rounds, when there is nothing more to do at once."""
+"""Pause between two rounds, when there is no more work at once."""
 READY_STEP_MS: Final = 10
 MARKS_MAX: Final = 1_024
 
@@ -35,12 +35,12 @@ T = TypeVar("T")
 class SafeMarks(Generic[T]):
     """Values that count as soon as the log up to their mark can no longer be lost.
 
-    Marks never decrease. With MARKS_MAX of them the newest one gives way: its value is a later state of the
-    same progress, so only a little more is done again after a crash.
+    Marks never decrease. With MARKS_MAX of them the newest one is replaced: its value is a later state of the
+    same progress, so only a little more is repeated after a crash.
     """
 
     def __init__(self, marks_max: int | None = MARKS_MAX) -> None:
-        """marks_max None: every value counts, none may give way to a later one."""
+        """marks_max None: every value counts, none may be replaced by a later one."""
         self._marks: deque[tuple[int, T]] = deque()
         self._marks_max = marks_max
 
@@ -77,7 +77,7 @@ class TermService(ABC):
         self._store, self._metadata, self._writer, self._clock = store, metadata, writer, clock
         self._term: int | None = None  # masterEpoch that the state is of; None: the next round starts over
         self._damage_log = RateLimitedLogger(logger, level=logging.ERROR)
-        self._log_end = 0  # of the log when the term began: what is before it is of earlier masters
+        self._log_end = 0  # of the log when the term began: records before it are of earlier masters
 
     @abstractmethod
     def _begin(self) -> None:
@@ -89,10 +89,10 @@ class TermService(ABC):
 
     @abstractmethod
     def _has_replayed(self) -> bool:
-        """Whether everything that earlier masters left has been read in this term."""
+        """Whether all records of earlier masters have been read in this term."""
 
     async def run(self) -> None:
-        """Runs for ever. An error ends it; the supervised task starts it again, and it starts over."""
+        """Runs until an error ends it; the supervised task starts it again, and it starts over."""
         while True:
             try:
                 more = self.round()
@@ -102,8 +102,8 @@ class TermService(ABC):
             await asyncio.sleep(0 if more else PERIOD_MS / 1000)
 
     def round(self) -> bool:
-        """One step, if this broker may serve. True: there is more to do at once. A damaged record is waited
-        for: it is healed, or an operator sets a mark."""
+        """One step, if this broker may serve. True: there is more to do at once. It waits for a damaged
+        record until it is healed, or an operator sets a mark."""
         try:
             return self._serves() and self._step()
         except DamagedRecordError as error:
@@ -112,11 +112,11 @@ class TermService(ABC):
 
     @property
     def is_ready(self) -> bool:
-        """This term's state is complete: what earlier masters left has been read."""
+        """This term's state is complete: the records of earlier masters have been read."""
         return self._term == self._metadata.epoch and self._has_replayed()
 
     async def ready(self, timeout_ms: int) -> bool:
-        """Waits until is_ready. False: it is not within timeout_ms, or this broker stops taking writes."""
+        """Waits until is_ready. False: it is not within timeout_ms, or this broker stops accepting writes."""
         deadline_ms = now_ms() + timeout_ms
         while not self.is_ready:
             if now_ms() >= deadline_ms or not self._metadata.gate.writable:
@@ -127,7 +127,7 @@ class TermService(ABC):
     @property
     def has_term(self) -> bool:
         """Whether this broker is master, and the state is one of its terms, perhaps not complete yet. For
-        metrics: unlike is_ready it begins nothing, and a closed gate does not matter."""
+        metrics: unlike is_ready it begins no term, and a closed gate does not matter."""
         return self._store.is_master and self._term is not None
 
     def _serves(self) -> bool:
@@ -146,7 +146,7 @@ class TermService(ABC):
             self._term = self._metadata.epoch
         return True
 
-    # -- what the services read --------------------------------------------------------------------------
+    # -- for the services --------------------------------------------------------------------------------
 
     @property
     def _is_dispatched(self) -> bool:
@@ -159,7 +159,7 @@ class TermService(ABC):
         return min(self._store.confirm_offset, self._store.commit_log.flushed_offset)
 
     def _inside(self, topic: str, queue_id: int, offset: int) -> int:
-        """`offset`, moved into the queue, whatever a table says (store pitfall 20). 0: there is no queue."""
+        """`offset`, moved into the queue, regardless of a table (store pitfall 20). 0: there is no queue."""
         queue = self._store.find_queue(topic, queue_id)
         return 0 if queue is None else min(max(offset, queue.min_offset), queue.max_offset)
 

@@ -18,7 +18,7 @@ class CreationTimes:
         self.groups: dict[tuple[str], Histogram] = {}
 
     def watchers(self, is_system: Callable[[str], bool]) -> Mapping[int, Watcher]:
-        """Returns what RpcLatency.watch() calls. is_system: of a topic's name."""
+        """Returns the watchers for RpcLatency.watch(). is_system: of a topic's name."""
 
         def topic(request: object, is_success: bool, elapsed_ms: float) -> None:
             key = _status(is_success), str(is_system(getattr(request, "topic", ""))).lower()

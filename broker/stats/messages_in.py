@@ -2,7 +2,7 @@
 twice.
 
 Queues grow on slaves as well. So the ends of the queues are recorded when a term begins, and the growth of
-the term is added after it has ended: the counters of a slave stand still, and go on when it is master again.
+the term is added after it has ended: the counters of a slave do not grow until it is master again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Marks(NamedTuple):
 
 
 SLICE_QUEUES: Final = 2_000
-"""Queues that one slice of a sum looks at: 1 ms."""
+"""Queues that one slice of a sum reads: 1 ms."""
 SIZE_BOUNDS: Final = (SMALL_BYTES, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 """RocketMQ's buckets for the sizes of messages, in bytes: powers of two, as size_counts.py needs them."""
 
@@ -57,7 +57,7 @@ class MessagesIn:
             self._begun = self._marks()
 
     def term_ends(self) -> None:
-        """This broker stores nothing more. Called before the log is truncated."""
+        """This broker stores no more messages. Called before the log is truncated."""
         if self._begun is not None:
             self._ended.append((self._begun, self._marks()))
             self._begun = None
@@ -67,11 +67,11 @@ class MessagesIn:
         return Marks(queues, [queue.next_offset for queue in queues], [queue.put_bytes for queue in queues])
 
     def add_ended(self) -> Slices[None]:
-        """Adds up the terms that have ended. To be called now and then: each takes memory until then."""
+        """Adds up the terms that have ended. To be called periodically: each uses memory until then."""
         while self._ended:
             past, term = self._past, self._ended[0]
             found = yield from _sum(past, *term, self._queues)
-            if self._past is past:  # else another call was quicker
+            if self._past is past:  # else another call was faster
                 del self._ended[0]
                 self._past = found
 

@@ -39,7 +39,7 @@ Watcher = Callable[[object, bool, float], None]
 
 
 class Answers(NamedTuple):
-    """What one histogram counts."""
+    """The answers that one histogram counts."""
 
     request_code: int
     response_code: int
@@ -52,7 +52,7 @@ TIMED: Final = 0
 
 
 class TimedPeer:
-    """Stands for the connection of a request that may wait for messages, and times the reply."""
+    """Replaces the connection of a request that may wait for messages, and times the reply."""
 
     def __init__(self, peer: Peer, latency: "RpcLatency", code: int) -> None:
         self._peer, self._latency, self._code, self._began = peer, latency, code, perf_counter()
@@ -79,7 +79,7 @@ class RpcLatency:
     def __init__(self) -> None:
         self.histograms: dict[Answers, Histogram] = {}
         self._by_fields = cast(dict[tuple[int, int, bool, str], Histogram], self.histograms)
-        """The same: a tuple is found as the Answers that are equal to it, and costs less."""
+        """The same histograms: a tuple is equal to its Answers as a key, and cheaper."""
         self.running = Counter[int]()
         """Requests whose coroutine handlers run now, by request code."""
 
@@ -109,8 +109,8 @@ class RpcLatency:
         return histogram
 
     def watch(self, table: OperationTable, watchers: Mapping[int, Watcher] | None = None) -> None:
-        """Wraps the coroutine handlers of a table. Call it after everything is bound. watchers: by request
-        code, are told of each request as well."""
+        """Wraps the coroutine handlers of a table. Call it after all operations are bound. watchers: by
+        request code, are notified of each request as well."""
         for code, (operation, handler) in table.handlers.items():
             watcher = (watchers or {}).get(code, _nobody)
             table.handlers[code] = (operation, self._timed(code, handler, watcher))
@@ -172,4 +172,4 @@ def _name(codes: type[RequestCode] | type[ResponseCode], code: int) -> str:
 
 
 def _nobody(request: object, is_success: bool, elapsed_ms: float) -> None:
-    """Watcher of requests that nobody watches."""
+    """Watcher of requests without a watcher."""

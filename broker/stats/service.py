@@ -69,13 +69,13 @@ class BrokerStats:
         self.messages_in = MessagesIn(store.queues)
         self.creations = CreationTimes()
         self.shared = defaultdict[str, SharedCounters](SharedCounters)
-        """By metric: what its series beyond the limit have together. For whoever has `scraping`."""
+        """By metric: the sum of its series beyond the limit. For the holder of `scraping`."""
         self.scraping = asyncio.Lock()
-        """Held while metrics are read, which takes several turns of the event loop."""
+        """Held while metrics are read, during several turns of the event loop."""
         self.loop_lag_ms = 0
-        """How late the event loop was at the last sample: as long may a request have waited."""
+        """The delay of the event loop at the last sample: a request may have waited that long."""
         self.dispatch_behind_max = 0
-        """The most bytes that dispatch was behind at a sample."""
+        """The largest lag of the dispatch at a sample, in bytes."""
         self._sources: dict[str, Callable[[str | None], Iterator[Reading]]] = {
             "TOPIC_PUT_NUMS": self._topic_messages,
             "TOPIC_PUT_SIZE": self._topic_bytes,
@@ -85,7 +85,7 @@ class BrokerStats:
             "BROKER_PUT_NUMS": self._broker_put,
             "BROKER_GET_NUMS": self._broker_get,
         }
-        """All counters of a kind, or (with a key) the one."""
+        """All counters of a kind, or only that of the key."""
         self._item_sets = {name: StatsItemSet() for name in self._sources}
         self.rates = Rates()
         self._timer_counts = timer_counts
@@ -109,7 +109,7 @@ class BrokerStats:
             self.loop_lag_ms = max(int((time.monotonic() - due_s) * 1_000), 0)
 
     def tick(self) -> None:
-        """Takes the samples that are due. Called once a second."""
+        """Takes the due samples. Called once a second."""
         now, store, reads = self._clock(), self._store, self.reads
         counts = (store.put_messages, store.got_messages, reads.found, reads.missed)
         self.put_times.rotate(now)

@@ -1,8 +1,8 @@
 """Stores many messages at once: those of one socket read, or of many connections, for one queue or more.
 
 The log grows once, by all records or by none. The units of the queues are packed, and dispatched by one
-DispatchRequest. Most of a single message's cost is the way to its record (MessageStore.put); here it is paid
-once for all messages.
+DispatchRequest. Most of a single message's cost is the overhead of its put (MessageStore.put); here it is
+paid once for all messages.
 """
 
 import struct

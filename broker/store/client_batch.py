@@ -1,4 +1,4 @@
-"""Stores a client's batch: each item as a record of its own, all adjacent in one file, or none at all. In a
+"""Stores a client's batch: each item as a separate record, all adjacent in one file, or none at all. In a
 BatchQueue the batch is one record, whose properties broker/message/inner_batch.py describes.
 
 batch_records.py splits the batch and makes the records in one pass. The log grows once, after the last item,

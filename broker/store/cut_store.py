@@ -61,8 +61,8 @@ class StoreCutter:
         self.end_cut()
 
     def plan_cut(self, offset: int) -> Slices[CutPlan]:
-        """Looks at every queue, in slices, for begin_cut(). It changes nothing, so it may be given up, and
-        records may be dispatched and scanned meanwhile: the store notes whose queues they change."""
+        """Checks every queue, in slices, for begin_cut(). It changes nothing, so it may be abandoned, and
+        records may be dispatched and scanned meanwhile: the store records the queues that they change."""
         dispatcher, end = self._dispatcher, min(offset, self._commit_log.max_offset)
         dispatcher.changed = changed = set[ConsumeQueue]()
         try:
@@ -74,8 +74,8 @@ class StoreCutter:
         return CutPlan(end, queues, newest, changed)
 
     def _planned(self, plan: CutPlan | None) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
-        """Returns the queues to cut, and those of which one has the newest record then. All of them, if the
-        plan is for another cut, or another cut or a promotion came after it."""
+        """Returns the queues to cut, and candidates for the queue with the newest record afterwards. All of
+        them, if the plan is for another cut, or another cut or a promotion came after it."""
         changed, self._dispatcher.changed = self._dispatcher.changed, None
         if plan is None or plan.changed is not changed or plan.log_offset != self._commit_log.max_offset:
             return (every := self._queues.each()), every
@@ -83,10 +83,10 @@ class StoreCutter:
         return queues, queues if plan.newest is None else [*queues, plan.newest]
 
     def begin_cut(self, offset: int, plan: CutPlan | None = None) -> None:
-        """The first step of truncate(), in the event loop's thread: readers find the new end. Nothing may be
-        stored or dispatched until write_cut() has returned and end_cut() was called. plan: of this cut;
-        without one, all queues are looked at in this step. Readers must not see units of records that are
-        gone, so the queues end in the same step as the log."""
+        """The first step of truncate(), in the event loop's thread: readers find the new end. No record may
+        be stored or dispatched until write_cut() has returned and end_cut() was called. plan: of this cut;
+        without one, all queues are checked in this step. Readers must not see units of removed records, so
+        the queues end in the same step as the log."""
         dispatcher, log = self._dispatcher, self._commit_log
         assert not dispatcher.is_master, "a cut of a master's log"
         dispatcher.is_paused = True
@@ -112,7 +112,7 @@ class StoreCutter:
             dispatcher.dispatch_offset = queued_end(log, newest)  # a record boundary
 
     def _forget_boot(self) -> None:
-        """Queue entries will be there without their records for a moment, which is no damage."""
+        """For a moment, queue entries will exist without their records, which is no damage."""
         self._jobs.add([partial(mark_running, self._root, with_boot=False)])
 
     def _forget_ends(self) -> None:
@@ -136,7 +136,7 @@ class StoreCutter:
 
     def truncate_half_message(self) -> int:
         """Truncates an incomplete record at the log's end, after a cut that was interrupted. Returns
-        max_offset. Blocks: the event loop takes the steps of ha/log_truncation.py."""
+        max_offset. Blocks: the event loop uses the steps of ha/log_truncation.py."""
         while True:
             if self.is_cutting:
                 self.write_cut()

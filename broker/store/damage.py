@@ -28,14 +28,14 @@ from keelmq.runtime.durable_file import replace_file
 log = logging.getLogger(__name__)
 
 RANGES_MAX: Final = 256
-"""With more, the two that are nearest to each other are merged, with what is between them."""
+"""With more, the two nearest ranges are merged, with the bytes between them."""
 TOLD_MAX: Final = 3
 FILE_NAME: Final = "damagedRanges"
 
 
 class DamagedRange(msgspec.Struct, frozen=True):
     """CommitLog offsets from start to end, exclusive. found_ms: wall clock. is_unread: dispatch or scan has
-    passed over it without a header, so it may have had queue offsets that no queue has."""
+    skipped it without a readable header, so it may have had queue offsets that no queue has."""
 
     start: int
     end: int
@@ -54,11 +54,10 @@ _decode = msgspec.json.Decoder(_Content).decode
 
 
 class DamagedRanges:
-    """The ranges of one store. `on_change`: called after each change of `ranges`, in the loop's thread,
-    and when the end is there again.
-    path: of the file. is_file_lost: the file could not be read, so the ranges that it had must be searched
-    for again. lost_end: a start found that the log ends in front of this offset, up to which it was confirmed
-    and on disk; 0: it does not, or was copied up to there again."""
+    """The ranges of one store. `on_change`: called after each change of `ranges`, in the loop's thread, and
+    when the end is restored. path: of the file. is_file_lost: the file could not be read, so the ranges that
+    it had must be searched for again. lost_end: a start found that the log ends in front of this offset, up
+    to which it was confirmed and on disk; 0: it does not, or was copied up to there since."""
 
     def __init__(self, root: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         """root: storePathRootDir. clock: wall clock in ms."""
@@ -67,7 +66,8 @@ class DamagedRanges:
         self.is_file_lost = False
         self.lost_end = 0
         self.healing = ""
-        """Why the last attempt to heal the ranges has left some, and what to do; empty: there was none."""
+        """Why the last attempt to heal the ranges has left some, and the remedy; empty: there was no
+        attempt."""
         self.path, self._clock = root / FILE_NAME, clock
         self._saved = _Content()
         self._lock = threading.Lock()  # of save()
@@ -108,15 +108,14 @@ class DamagedRanges:
     # -- changes -----------------------------------------------------------------------------------------
 
     def end_must_be_at(self, offset: int) -> None:
-        """Notes durably, before the files forget it, that the log was confirmed up to `offset`: its end
+        """Records durably, before the files lose it, that the log was confirmed up to `offset`: its end
         counts as lost until confirmed() is called with it."""
         if offset > self.lost_end:
             self.lost_end = offset
             self.save()
 
     def confirmed(self, offset: int) -> bool:
-        """The log is whole up to `offset`: what was lost at its end may be there again. Returns whether it
-        is."""
+        """The log is whole up to `offset`: its lost end may be restored. Returns whether it is."""
         if not 0 < self.lost_end <= offset:
             return False
         self.lost_end = 0
@@ -137,7 +136,7 @@ class DamagedRanges:
         return True
 
     def passed_over(self, start: int, end: int) -> None:
-        """Dispatch or scan goes on behind these bytes, of which it has read no header."""
+        """Dispatch or scan continues behind these bytes, of which it has read no header."""
         after = []
         for known in self.ranges:
             low, high = max(known.start, start), min(known.end, end)
@@ -150,7 +149,7 @@ class DamagedRanges:
         self._set(after)
 
     def healed(self, start: int, end: int) -> None:
-        """Removes what is between start and end: it is good again, on disk."""
+        """Removes the range from start to end: it is good again, on disk."""
         kept = []
         for known in self.ranges:
             for low, high in _without((known.start, known.end), start, end):
@@ -158,12 +157,12 @@ class DamagedRanges:
         self._set(kept)
 
     def remove_below(self, min_offset: int) -> None:
-        """Forgets what retention has deleted."""
+        """Forgets the ranges that retention has deleted."""
         if self.ranges and self.ranges[0].start < min_offset:
             self.healed(0, min_offset)
 
     def remove_above(self, max_offset: int) -> None:
-        """Forgets what a cut has removed."""
+        """Forgets the ranges that a cut has removed."""
         if self.ranges and self.ranges[-1].end > max_offset:
             self.healed(max_offset, self.ranges[-1].end)
 
@@ -188,7 +187,7 @@ class DamagedRanges:
         for listener in self.on_change:
             listener()
 
-    # -- questions ---------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------
 
     def overlaps(self, start: int, end: int) -> DamagedRange | None:
         """Returns the first damaged range with a byte between start and end, or None."""
@@ -207,7 +206,7 @@ class DamagedRanges:
         return sum(min(item.end, offset) - item.start for item in self.ranges if item.start < offset)
 
     def describe(self) -> str:
-        """Returns the ranges, for people; empty: there are none."""
+        """Returns the ranges as a text; empty: there are none."""
         found = self.ranges
         if not found:
             return self.end_fault
@@ -220,7 +219,7 @@ class DamagedRanges:
 
     @property
     def end_fault(self) -> str:
-        """Why the end of the log is not what was confirmed; empty: it is."""
+        """Why the log ends below the confirmed offset; empty: it does not."""
         if not self.lost_end:
             return ""
         return (
@@ -234,7 +233,7 @@ class DamagedRanges:
 
 
 def _without(piece: tuple[int, int], start: int, end: int) -> list[tuple[int, int]]:
-    """What is left of a piece without start..end."""
+    """The rest of a piece without start..end."""
     low, high = piece
     if end <= low or high <= start:
         return [piece]

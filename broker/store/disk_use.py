@@ -3,7 +3,7 @@ and index.
 
 A file counts with its whole size, as in RocketMQ, also where it is sparse and the disk has fewer blocks: the
 rest may be needed at any time. Files that are prepared for later, metadata and progress files do not count.
-The cost is that of a look at each queue, whatever the number of messages. Source: RocketMQ 5.3.3
+The cost grows with the number of queues, not of messages. Source: RocketMQ 5.3.3
 DefaultMessageStore.getMajorFileSize, MappedFileQueue.getTotalFileSize.
 """
 
@@ -31,7 +31,7 @@ def log_bytes(log: CommitLog) -> FileBytes:
 
 
 def derived_bytes(queues: QueueTable, index: MessageIndex | None) -> FileBytes:
-    """Returns the bytes of what is made from the log: the files of all queues, and of the index if there is
+    """Returns the bytes of the files derived from the log: those of all queues, and of the index if there is
     one."""
     total = _bytes_of(0, 0) if index is None else _bytes_of(index.file_count, index.file_bytes)
     used, kept = total

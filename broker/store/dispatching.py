@@ -1,7 +1,7 @@
 """RecordDispatcher: gives confirmed records their ConsumeQueue units, and the index their keys.
 
 A master dispatches by the units that put() has queued. A replica, a start, and a new master for the records
-that it has taken over, read the log, many records in one pass (broker/message/record_scan.py).
+of its predecessor read the log, many records in one pass (broker/message/record_scan.py).
 
 A replica also scans each record soon after it has received it, whether or not it is confirmed. So a promotion
 reads at most what arrived last: it knows where the last whole record ends (scanned_offset), and which queue
@@ -55,7 +55,7 @@ NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
 SLICE_BYTES: Final = 256 << 10
 NUMBER_MAX: Final = 1 << 44
-"""More messages than a queue ever gets."""
+"""Above the number of messages that a queue ever gets."""
 RECORD_BYTES: Final = 512
 """One pass copies this much of the log for each record that it may read, and SLICE_BYTES at most."""
 Unit = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
@@ -85,9 +85,9 @@ class DispatchRequest(NamedTuple):
 
 
 class RecordDispatcher:
-    """Of one store. `dispatch_fault` says why no ConsumeQueue unit can be written; it is empty while one can.
-    `is_paused`: nothing is dispatched or scanned, since the log is being cut. `changed`: the queues that got
-    a unit or a next_offset since a plan of a cut began; None without a plan."""
+    """Of one store. `dispatch_fault`: why no ConsumeQueue unit can be written; empty while one can.
+    `is_paused`: no record is dispatched or scanned, since the log is being cut. `changed`: the queues that
+    got a unit or a next_offset since a plan of a cut began; None without a plan."""
 
     def __init__(
         self,
@@ -109,12 +109,12 @@ class RecordDispatcher:
         self.dispatch_fault = ""
         self.confirm_times = ConfirmTimes()
         self.changed: set[ConsumeQueue] | None = None
-        self.durable_end = NEVER  # the log was whole up to here: what is bad in front of it is damage
+        self.durable_end = NEVER  # the log was whole up to here: bad bytes in front of it are damage
         self.queued: deque[Unit | DispatchRequest] = deque()
         self._queued_in_requests = 0  # units
         self._queued_from = NEVER  # `queued` has a unit for every record from here on
         self._scanned_to = self._looked_at = 0
-        self._scan_singly_to = 0  # a record in front of it has a QUEUEOFFSET that cannot be
+        self._scan_singly_to = 0  # a record in front of it has an impossible QUEUEOFFSET
 
     def become_master(self) -> None:
         """Dispatches by the units of put() from now on."""
@@ -124,7 +124,7 @@ class RecordDispatcher:
         self.forget_queued()
 
     def become_slave(self) -> None:
-        """Dispatches and scans what a master sends from now on."""
+        """Dispatches and scans the records that a master sends from now on."""
         if self.is_master:
             self._scanned_to = self._looked_at = self.commit_log.max_offset
         self.is_master = False
@@ -210,7 +210,7 @@ class RecordDispatcher:
 
     @property
     def dispatch_behind(self) -> bool:
-        """Whether dispatch() has records to read: at a replica, or those that a new master has taken over."""
+        """Whether dispatch() has records to read: at a replica, or those of a new master's predecessor."""
         behind = self.dispatch_offset < min(self.confirm_offset, self._queued_from)
         return (behind or bool(self.dispatch_fault)) and not self.is_paused
 
@@ -242,13 +242,13 @@ class RecordDispatcher:
 
     def _dispatch_many(self, stop: int, records_max: int, parser: RecordParser) -> int:
         """Dispatches records that are alike, in one pass. Returns how many. OSError: no room for a unit;
-        dispatch_offset is unchanged, and units that were appended are skipped when they come again."""
+        dispatch_offset is unchanged, and units that were appended are skipped at the next attempt."""
         if parser is not parse and parser is not parse_checked:
             return 0
         begin, index = self.dispatch_offset, self.index
         index_at = -1 if index is None else index.offset
         if begin < index_at < stop:
-            stop = index_at  # the index has what is in front of it already
+            stop = index_at  # the index already has the records in front of it
         raw = bytes(self.commit_log.view(begin, _slice_bytes(records_max), end=stop))
         keys: list[Keyed] | None = [] if begin == index_at else None
         places = self.queues.places
@@ -256,7 +256,7 @@ class RecordDispatcher:
             raw, begin, records_max, places, keys, check_crc=parser is parse_checked
         )
         wrong = [place for place in found if not may_have(place[QUEUE], place[FIRST], _first_of(place))]
-        if wrong:  # what is in front of the first such record is dispatched, then _dispatch_one() takes it
+        if wrong:  # records in front of the first such one are dispatched, then _dispatch_one() handles it
             end = min(map(_first_of, wrong))
             for place in found:
                 clear(place)
@@ -276,7 +276,7 @@ class RecordDispatcher:
         return count
 
     def _dispatch_one(self, stop: int, parser: RecordParser) -> int:
-        """Dispatches a record that needs a closer look. Returns 1; 0: it is not whole or not good."""
+        """Dispatches a record that must be parsed. Returns 1; 0: it is not whole or not good."""
         offset, index = self.dispatch_offset, self.index
         view = self.commit_log.view(offset, self.commit_log.file_bytes, end=stop)
         parsed = parser(view, 0, len(view), offset=offset)
@@ -310,17 +310,17 @@ class RecordDispatcher:
             queue.append(queue_offset, offset, size, tags_code)
         self._unit_added(queue)
 
-    # -- what a promotion needs --------------------------------------------------------------------------
+    # -- for a promotion ---------------------------------------------------------------------------------
 
     @property
     def scanned_offset(self) -> int:
-        """End of the last whole record that is known: at a master that of the log, at a replica what scan()
-        has read."""
+        """End of the last known whole record: at a master that of the log, at a replica the end of the last
+        scan()."""
         return self.commit_log.max_offset if self.is_master else self._scanned_to
 
     @property
     def scan_behind(self) -> bool:
-        """Whether scan() has bytes to read that it has not looked at."""
+        """Whether scan() has bytes that it has not read."""
         return not self.is_master and not self.is_paused and self._looked_at < self.commit_log.max_offset
 
     def scan(self, records_max: int) -> bool:
@@ -372,7 +372,7 @@ class RecordDispatcher:
         return 1
 
     def _past_damage(self, view: memoryview, end: int, offset: int, *, may_be_cut: bool) -> Parsed | None:
-        """Does damaged_at() at the beginning of the view, and remembers whose queue offsets are not known."""
+        """Calls damaged_at() for the beginning of the view, and records ranges with unknown queue offsets."""
         log, damage = self.commit_log, self.damage
         parsed = damaged_at(view, 0, end, offset, log, damage, may_be_cut=may_be_cut)
         if parsed is not None and not parsed[1]:
@@ -380,7 +380,7 @@ class RecordDispatcher:
         return parsed
 
     def _is_damaged_number(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> bool:
-        """Whether the record at `offset` has a QUEUEOFFSET that cannot be; then it is a damaged range."""
+        """Whether the record at `offset` has an impossible QUEUEOFFSET; then it is a damaged range."""
         if has_its_number(queue, parsed, offset):
             return False
         text = f"its QUEUEOFFSET {parsed[3]} cannot be that of {queue.topic}/{queue.queue_id}"
@@ -389,7 +389,7 @@ class RecordDispatcher:
         return True
 
     def reserve(self, parsed: Parsed, sys_flag: int, *, offset: int) -> None:
-        """Gives the queue offsets of a record of the log, which is not dispatched yet, to no other one."""
+        """Reserves the queue offsets of a record of the log that is not dispatched yet."""
         queue = self.queues.of_record(parsed, sys_flag)
         if queue is not None and not self._is_damaged_number(queue, offset, parsed):
             messages = message_count(parsed[6]) if sys_flag & INNER_BATCH else 1
@@ -399,9 +399,8 @@ class RecordDispatcher:
             queue.seen_to = max(queue.seen_to, offset + parsed[0])
 
     def tail_fault(self) -> str:
-        """Returns why the log must not be cut at scanned_offset; "": there is at most a record behind it that
-        did not arrive whole, which nobody has acknowledged. Confirmed bytes that are anything else were whole
-        once."""
+        """Returns why the log must not be cut at scanned_offset; "": there is at most a partially received
+        record behind it, which was not acknowledged. Any other confirmed bytes were whole once."""
         if self.damage.lost_end:
             return self.damage.end_fault
         found = self._tail_damage()
@@ -424,8 +423,8 @@ class RecordDispatcher:
         return offset, self.confirm_offset if past is None else offset + past[0]
 
     def name_tail_damage(self) -> bool:
-        """Adds the damage that tail_fault() tells to `damage`, so that it is healed. Returns whether there is
-        any."""
+        """Adds the damage that tail_fault() reports to `damage`, so that it is healed. Returns whether there
+        is any."""
         found = self._tail_damage()
         if found is not None:
             log = self.commit_log
@@ -433,7 +432,7 @@ class RecordDispatcher:
         return found is not None
 
     def scan_again(self) -> None:
-        """To be called when the next_offset of every queue is its max_offset: what is not dispatched will be
+        """To be called when the next_offset of every queue is its max_offset: undispatched records will be
         read again."""
         self._scanned_to = self._looked_at = self.dispatch_offset
         self._scan_singly_to = 0

@@ -1,14 +1,14 @@
-"""Compares ConsumeQueue entries with the sound records that the scrub has read, and mends them.
+"""Compares ConsumeQueue entries with the sound records that the scrub has read, and repairs them.
 
-An entry whose tag code, offset or size a disk has changed is written anew from its record. What the records
-ask for is found in the scrub's thread, many records in one pass; entries are compared and written in the
-event loop's thread, for STEP_US at a time.
+An entry whose tag code, offset or size a disk has changed is rewritten from its record. The scrub's thread
+computes the expected entries, many records in one pass; entries are compared and written in the event loop's
+thread, for STEP_US at a time.
 
-An entry with another place is left alone if it may be right: it names a record of this queue and number that
+An entry with another place is not changed if it may be right: it names a record of this queue and number that
 was stored later, or one that has entries in more queues than its own (INNER_MULTI_DISPATCH, RocketMQ's light
 topics). It is written only if the record lies between those of the entries around it. A record that has no
-queue, or whose number the queue does not have (not dispatched, expired), is passed over. The code of a
-delayed message depends on messageDelayLevel, so it is not compared.
+queue, or whose number the queue does not have (not dispatched, expired), is skipped. The code of a delayed
+message depends on messageDelayLevel, so it is not compared.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 logger = logging.getLogger(__name__)
 
 STEP_US: Final = 2_000
-"""For which the event loop is held."""
+"""How long a step blocks the event loop."""
 RECORDS_PER_PASS: Final = 256
 WINDOW_BYTES: Final = 64 << 10
 NEIGHBOURS: Final = 256
-"""Entries in which a right one is looked for on each side: more than a page has."""
+"""Entries searched on each side for a right one: more than a page has."""
 OTHER_QUEUES: Final = b"INNER_MULTI_DISPATCH"
 EXTENDED_BELOW: Final = -(1 << 31)
 """A tags code below it is an address in RocketMQ's consumequeue_ext."""
@@ -44,7 +44,7 @@ _SCHEDULED: Final = frozenset(name.encode() for name in SCHEDULED_TOPICS)
 
 class Wanted(NamedTuple):
     """Packed units that a queue must have from the number `first` on. Without units: the record at `offset`
-    needs a closer look."""
+    must be parsed."""
 
     topic: bytes
     queue_id: int
@@ -54,8 +54,8 @@ class Wanted(NamedTuple):
 
 
 def wanted_units(data: bytes, offset: int, places: Places) -> Iterator[Wanted]:
-    """Yields what the records in `data`, whole ones that begin at the CommitLog offset `offset`, need; any
-    thread. places: of this reader alone, empty at first."""
+    """Yields the expected entries of the records in `data`, whole ones that begin at the CommitLog offset
+    `offset`; any thread. places: of this reader alone, empty at first."""
     at = 0
     while at < len(data):
         window = data[at : at + WINDOW_BYTES]
@@ -91,7 +91,7 @@ class EntryCheck:
 
     async def compare(self, wanted: Sequence[Wanted], cuts: int) -> None:
         """Compares entries, and rewrites wrong ones. cuts: the store's cut_count when the records were read;
-        nothing is done any more once it has changed."""
+        stops once it has changed."""
         store, began = self._store, now_us()
         for _ in self._steps(wanted):
             if now_us() - began >= STEP_US:
@@ -148,8 +148,7 @@ class EntryCheck:
         return parse(view, 0, len(view), offset=offset)
 
     def judge(self, queue: ConsumeQueue, number: int, offset: int) -> None:
-        """Rewrites the entry `number` if it is proved that it does not say what its record does, which is at
-        `offset`."""
+        """Rewrites the entry `number` if it is proved to contradict its record, which is at `offset`."""
         parsed = self._parsed(offset)
         if parsed is None or not parsed[1]:
             return

@@ -1,4 +1,4 @@
-"""Extracts the keys of records for the message index: as a record is dispatched, or later, for many records
+"""Extracts the keys of records for the message index: when a record is dispatched, or later, for many records
 that the index has missed."""
 
 from broker.message.indexed_keys import Keyed

@@ -1,9 +1,8 @@
-"""How the process before has ended: by the file `abort`, which exists while a broker runs, and after
-a crash.
+"""How the previous process ended, by the file `abort`, which exists while a broker runs, and after a crash.
 
-The file also names the boot of the system. In the same boot the system still has what the process wrote,
-synced or not: then a log that ends in front of its queue entries is no power failure, but damage. The boot is
-the host's, also in a container; a store that has moved to another host was written in another boot.
+The file also names the boot of the system. In the same boot the system still has all bytes that the process
+wrote, synced or not: then a log that ends in front of its queue entries is no power failure, but damage. The
+boot is the host's, also in a container; a store that has moved to another host was written in another boot.
 """
 
 import os
@@ -18,8 +17,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LastExit(NamedTuple):
-    """abnormal: a crash. is_own: of a process of ours, so everything that its checkpoint counts is durable.
-    same_boot: and the system has not been started since that process began."""
+    """abnormal: a crash. is_own: of a KeelMQ process, so everything that its checkpoint counts is durable.
+    same_boot: and the system has not been restarted since that process began."""
 
     abnormal: bool
     is_own: bool
@@ -32,7 +31,7 @@ class LastExit(NamedTuple):
 
 
 def boot_id() -> str:
-    """Returns the system's id of its boot; empty: it has none."""
+    """Returns the system's boot id; empty: it has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -52,6 +51,6 @@ def read_last_exit(root: Path) -> LastExit:
 
 
 def mark_running(root: Path, *, with_boot: bool = True) -> None:
-    """Writes the file durably. with_boot False: queue entries may soon be there without their records."""
+    """Writes the file durably. with_boot False: queue entries may soon exist without their records."""
     boot = f" {boot_id()}" if with_boot else ""
     write_mark(root / FILE_NAME, f"{_PREFIX}{os.getpid()}{boot}")

@@ -1,7 +1,7 @@
 """LogCheck: checks the log's records before they leave, and knows which ones need no check.
 
-What this process wrote or received itself, and what was read and found whole since the start, is not checked
-again by readers; the scrub does. Everything else is. Owned by the event loop's thread; the functions of this
+Readers do not check bytes that this process wrote or received itself, or that were found whole since the
+start; the scrub does. They check all other bytes. Owned by the event loop's thread; the functions of this
 module run in any thread. Invariant: no byte that is_whole() vouches for is in a damaged range.
 """
 
@@ -19,7 +19,7 @@ from broker.store.whole_ranges import WholeRanges
 PIECE_BYTES: Final = 256 << 10
 """Less than 0.2 ms of work while the interpreter lock is held."""
 SEARCH_BYTES: Final = 8 << 20
-"""Of one search for the beginning of a good record."""
+"""Bytes of one search for the beginning of a good record."""
 RECORD_BYTES_MAX: Final = 17 << 20
 """No record is larger: maxMessageSize is at most 16,000,000."""
 _HEAD = struct.Struct(">iI")
@@ -34,13 +34,13 @@ class Piece(NamedTuple):
 
 
 class LogCheck:
-    """`is_all_whole`: no reader has to check anything."""
+    """`is_all_whole`: no reader has to check any byte."""
 
     def __init__(self, log: CommitLog, damage: DamagedRanges) -> None:
         self.is_all_whole = False
         self.whole = WholeRanges()
         self._log, self._damage = log, damage
-        self._fresh_offset = 0  # what is behind was written by this process
+        self._fresh_offset = 0  # bytes behind it were written by this process
         damage.on_change.append(self._update)
 
     def loaded(self, checked_from: int) -> None:
@@ -49,7 +49,7 @@ class LogCheck:
         self._update()
 
     def cut(self, offset: int) -> None:
-        """Called when the log is cut at `offset`: what comes behind it will be new."""
+        """Called when the log is cut at `offset`: bytes behind it will be new."""
         self.whole.remove_above(offset)
         self._fresh_offset = min(self._fresh_offset, offset)
         self._update()
@@ -61,7 +61,7 @@ class LogCheck:
         self._update()
 
     def found(self, piece: Piece) -> None:
-        """Takes the result of a check, of bytes that are still in the log."""
+        """Records the result of a check, of bytes that are still in the log."""
         if piece.fault:
             self._damage.add(piece.start, piece.end, piece.fault)
         else:
@@ -74,8 +74,8 @@ class LogCheck:
         self.is_all_whole = not self._damage and known >= self._fresh_offset
 
     def known_end(self, offset: int) -> int:
-        """Returns how far the log is known to be whole from `offset` on; `offset` if the byte there is
-        damaged, or was not checked."""
+        """Returns the offset up to which the log is known to be whole from `offset` on; `offset` if the byte
+        there is damaged, or was not checked."""
         end = self.whole.end_of(offset)
         if end >= self._fresh_offset:
             end = self._log.max_offset
@@ -83,8 +83,8 @@ class LogCheck:
         return end if damaged is None else max(damaged.start, offset)
 
     def check_some(self, offset: int) -> None:
-        """Checks some records from `offset` on, which was not checked yet, or the one that `offset` is in;
-        PIECE_BYTES at most, or one record."""
+        """Checks some records from the unchecked `offset` on, or the one that contains it; PIECE_BYTES at
+        most, or one record."""
         view = self._log.view(offset, self._log.file_bytes)
         good = good_end(view, 0, min(PIECE_BYTES, len(view)), offset)
         if not good and len(view) >= BLANK_BYTES:
@@ -180,11 +180,11 @@ def why_bad(view: memoryview, offset: int) -> str:
 def past_damage(
     log: CommitLog, view: memoryview, pos: int, end: int, offset: int, *, may_be_cut: bool
 ) -> Parsed | None:
-    """Returns what a reader of the log does at `pos`, where no good record is, and the CommitLog offset is
-    `offset`: the header of a record whose body alone is damaged, or the bytes to pass over, as record.parse()
+    """Returns how a reader of the log continues at `pos`, where no good record is, and the CommitLog offset
+    is `offset`: the header of a record whose body alone is damaged, or the bytes to skip, as record.parse()
     returns a blank record. None: no good record follows in front of `end`, nor at the beginning of a later
-    file: the log ends here. may_be_cut: `end` may be in the middle of a record that is on its way, so one
-    that claims to end behind it is waited for."""
+    file: the log ends here. may_be_cut: `end` may be in the middle of a record that is still arriving, so the
+    reader waits for one that claims to end behind it."""
     if end - pos < BLANK_BYTES:
         return None
     size, magic = _HEAD.unpack_from(view, pos)

@@ -1,6 +1,6 @@
-"""Reads ranges of the log, and their CRCs, in a thread: with them replicas are compared while they serve.
+"""Reads ranges of the log, and computes their CRCs, in a thread, to compare replicas while they serve.
 
-The files are read and not their maps: a map of a file that is truncated meanwhile cannot be read.
+It reads the files, not their maps: a map of a file that is truncated meanwhile cannot be read.
 """
 
 import os
@@ -17,7 +17,7 @@ Files: TypeAlias = Sequence[tuple[int, int, int]]
 
 
 class ChecksumError(Exception):
-    """The range cannot be read. The text says why."""
+    """The range cannot be read. The text is the reason."""
 
 
 async def log_crcs(store: MessageStore, start: int, end: int, size: int) -> list[int]:

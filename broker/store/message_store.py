@@ -63,7 +63,7 @@ from keelmq.runtime.clock import now_ms, wall_ms
 log = logging.getLogger(__name__)
 
 ENDS_MS: Final = 10_000
-"""Between two writes of the ends of all queues; with more than 10,000 queues 1 ms for each."""
+"""Interval of the writes of the ends of all queues; with more than 10,000 queues 1 ms for each."""
 
 
 class InnerMessage(NamedTuple):
@@ -93,8 +93,9 @@ class MessageStore:
         on_queue: Callable[[str, int], None],
         on_sync_fault: Callable[[str], None],
     ) -> None:
-        """topics: says which topics have queue.type=BatchCQ. on_queue: called for each (topic, queueId) whose
-        first record a replica, or a start, finds in the log. on_sync_fault: of the store's SyncFault."""
+        """topics: knows which topics have queue.type=BatchCQ. on_queue: called for each (topic, queueId)
+        whose first record a replica, or a start, finds in the log. on_sync_fault: of the store's
+        SyncFault."""
         self.config = config
         self.root = config.root
         self.sync_fault = SyncFault(on_sync_fault)
@@ -178,7 +179,7 @@ class MessageStore:
         start = min(start, lost_from)
         known_end = max(checkpoint.confirm_offset, queued_end(self.commit_log, queues))
         is_distrusted = abnormal and start < checkpoint.confirm_offset
-        if is_distrusted:  # before the queues are cut, and before the mark says that it is our checkpoint
+        if is_distrusted:  # before the queues are cut, and before the mark declares the checkpoint ours
             checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = 0
             self.damage.end_must_be_at(checkpoint.confirm_offset if own_abort else 0)
             self._flusher.write_checkpoint(start)
@@ -187,7 +188,7 @@ class MessageStore:
         if abnormal:  # rebuild and check everything that is not known to be durable
             self.commit_log.sync_from(start)
             self.commit_log.drop_cached(start)
-            self.damage.end_must_be_at(confirmed)  # before the entries that say so are cut
+            self.damage.end_must_be_at(confirmed)  # before the entries that prove it are cut
             self.queues.truncate(start, crashed=True)
             correct_ends(self.commit_log, queues)
             dispatcher.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
@@ -234,7 +235,7 @@ class MessageStore:
         return self._flusher.checkpoint
 
     def _end_at(self, end: int, confirmed: int) -> None:
-        """Removes what is behind the last whole record of the log, at a start. confirmed: see
+        """Removes the bytes behind the last whole record of the log, at a start. confirmed: see
         written_end()."""
         if end < confirmed:
             text = "the log ends at %d, and was confirmed up to %d: %s"
@@ -341,7 +342,7 @@ class MessageStore:
         return offset, end, base
 
     def add_dispatch_request(self, request: DispatchRequest) -> None:
-        """Does for records that were appended to the log directly what put() does behind its append."""
+        """Does the steps of put() after its append, for records that were appended to the log directly."""
         for queue, queue_offset, messages, units, log_bytes in request.queue_units:
             queue.next_offset = queue_offset + messages
             if log_bytes > SMALL_BYTES:
@@ -460,7 +461,7 @@ class MessageStore:
         self.unit_rewritten(queue)
 
     def unit_rewritten(self, queue: ConsumeQueue) -> None:
-        """A unit of the queue was written anew: the next flush makes it durable."""
+        """A unit of the queue was rewritten: the next flush makes it durable."""
         self._flusher.dirty.add(queue)
 
     def _dispatched(self) -> tuple[int, int]:

@@ -7,8 +7,8 @@ from broker.store.settings import StoreConfig
 
 
 class NoTopics:
-    """BatchTopics of a store that knows no topic: a queue is a BatchQueue only if it has one's files, or if
-    its first record says so."""
+    """BatchTopics of a store that knows no topic: a queue is a BatchQueue only if its files or its first
+    record show it."""
 
     on_batch_topic: Callable[[str], None] | None = None
 
@@ -18,7 +18,7 @@ class NoTopics:
 
 
 def _ignore(topic: str, queue_id: int) -> None:
-    """There is no topic table to which the queue could be added."""
+    """Does nothing: there is no topic table."""
 
 
 def _checked_by_the_store(fault: str) -> None:

@@ -1,6 +1,6 @@
 """Finds stored messages by CommitLog offset, by key, or by time.
 
-Finds only what consumers may read. Source: RocketMQ 5.3.3 DefaultMessageStore.queryMessage,
+Finds only messages that consumers may read. Source: RocketMQ 5.3.3 DefaultMessageStore.queryMessage,
 ConsumeQueue.getOffsetInQueueByTime.
 """
 
@@ -27,8 +27,8 @@ def record_at(store: MessageStore, offset: int) -> memoryview | None:
 
 
 def last_record(store: MessageStore) -> tuple[int, bytes] | None:
-    """Returns offset and bytes of the last message of the log; None: there is none. It reads on from the
-    newest message that a queue knows, so it reads little."""
+    """Returns offset and bytes of the last message of the log; None: there is none. It reads from the newest
+    message of any queue on, so it reads little."""
     log = store.commit_log
     newest = max(store.queues.each(), key=lambda queue: queue.log_end_offset(), default=None)
     starts = log.file_starts()
@@ -57,7 +57,7 @@ def find_by_key(
 ) -> list[memoryview]:
     """Returns the newest records of the topic with the key (UNIQ_KEY, or one of KEYS), at most `limit`, in
     log order; their store timestamps are from begin_ms to end_ms. A record of another key with the same hash
-    is left out. A message of an inner batch becomes a record of its own, because clients look for the key in
+    is left out. A message of an inner batch becomes a separate record, because clients search for the key in
     the records that they get."""
     if store.index is None:
         return []

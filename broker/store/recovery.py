@@ -23,7 +23,7 @@ RECORDS_AT_ONCE: Final = 256
 """Less than a millisecond of work, after which Between is called."""
 
 Between = Callable[[], None]
-"""Called during a long start, in its thread. What it raises ends the start."""
+"""Called during a long start, in its thread. An exception ends the start."""
 
 
 def nothing() -> None:
@@ -40,7 +40,7 @@ def scan_end(
     durable_end: int = 0,
 ) -> int:
     """Follows the chain of good records from `start`. Returns the end of the last one. Bad ones in front of
-    durable_end, where the log was whole once, are added to `damage` and passed over if good ones follow."""
+    durable_end, where the log was whole once, are added to `damage` and skipped if good ones follow."""
     offset, left = start, RECORDS_AT_ONCE
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
@@ -71,7 +71,7 @@ def damaged_at(
     *,
     may_be_cut: bool,
 ) -> Parsed | None:
-    """Does past_damage(), and adds the range to `damage`."""
+    """Calls past_damage(), and adds the range to `damage`."""
     parsed = past_damage(log, view, pos, end, offset, may_be_cut=may_be_cut)
     if parsed is not None:
         damage.add(offset, offset + parsed[0], why_bad(view[pos:], offset))
@@ -95,8 +95,8 @@ def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:
 def written_end(
     log: CommitLog, confirm_offset: int, queues: Iterable[ConsumeQueue], last_exit: LastExit
 ) -> int:
-    """Returns up to where confirmed records were in the files of the log for certain: if they are not, it is
-    damage. confirm_offset: of the checkpoint.
+    """Returns the offset up to which confirmed records were certainly in the files of the log: if they are
+    missing, it is damage. confirm_offset: of the checkpoint.
 
     A queue entry is made of a confirmed record, and no power failure has separated the two in the same boot.
     An entry that no log with one more file could have is damaged itself.
@@ -124,7 +124,7 @@ def scan_start(
     durable (see flush_checkpoint()), unless is_end_lost. After a crash of another program, it is the start of
     the newest file that began before the checkpoint's time. Neither holds if all queues end in front of it,
     for then queue files are lost. A queue that ends behind the log is no such sign: after a power cut its
-    last units may be there without their records.
+    last units may exist without their records.
     """
     if not abnormal:
         return queued_end(log, queues)

@@ -1,9 +1,9 @@
 """Writes bytes into the middle of the CommitLog. Only a healing does that, over bytes that are damaged.
 
-A cut of the log must not meet it: what the cut removes may be written anew, and a late healing would
-overwrite that. So the bytes are written under the lock under which a cut does its work on disk, and only if
-no cut has begun since the Rewrite was made. Readers see the bytes change, so the range counts as damaged
-until they are durable.
+It must not run during a cut of the log: bytes that the cut removes may be written anew, and a late healing
+would overwrite them. So the bytes are written under the lock under which a cut does its work on disk, and
+only if no cut has begun since the Rewrite was made. Readers see the bytes change, so the range counts as
+damaged until they are durable.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""Scrub: reads the whole log in the background, checks each record, and names what is damaged.
+"""Scrub: reads the whole log in the background, checks each record, and reports damage.
 
-One piece at a time is read in a thread, with pread, so a slow disk holds nobody; a thread holds the
-interpreter lock for the check of log_check.PIECE_BYTES at most. What is old and synced is dropped from the
-page cache first: the cache may hide damage of the disk. The position is kept over restarts, in a file that
-is not synced: after a power failure some records are checked again. The ConsumeQueue entries of sound records
-are compared with them (entry_check.py).
+One piece at a time is read in a thread, with pread, so a slow disk blocks no other thread; a thread holds the
+interpreter lock for the check of log_check.PIECE_BYTES at most. Old synced bytes are dropped from the page
+cache first: the cache may hide damage of the disk. The position is kept over restarts, in a file that is not
+synced: after a power failure some records are checked again. The ConsumeQueue entries of sound records are
+compared with them (entry_check.py).
 """
 
 import asyncio
@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 FILE_NAME: Final = "scrubPosition"
 SLICE_BYTES: Final = 1 << 20
 ROUND_MS_MIN: Final = 3_600_000
-"""From the beginning of a round to that of the next one, of a log that is read faster."""
+"""Minimum time from the beginning of a round to that of the next one."""
 SAVE_MS: Final = 10_000
 IDLE_MS: Final = 1_000
-"""Between two looks at a log that is read to its end, and at a scrub that is off."""
+"""Pause between two checks for work, of a log that is read to its end, or while the scrub is off."""
 
 
 class Scrub:
@@ -43,7 +43,7 @@ class Scrub:
     def __init__(
         self, store: MessageStore, *, bytes_per_second: Callable[[], int], cached_bytes: int
     ) -> None:
-        """bytes_per_second: scrubBytesPerSecond, 0: off. cached_bytes: the tail of the log that is taken to
+        """bytes_per_second: scrubBytesPerSecond, 0: off. cached_bytes: the tail of the log that is assumed to
         be in memory, and is not dropped from it."""
         self.position = self.round_end = 0  # round_end: where the round ends; 0: none is under way
         self.checked_bytes = self.rounds = self.round_ms = 0
@@ -57,7 +57,7 @@ class Scrub:
         self.entries = EntryCheck(store)
 
     def runtime_info(self) -> Mapping[str, str]:
-        """Returns the keys of the runtime information (28) that tell the progress."""
+        """Returns the keys of the runtime information (28) with the progress."""
         return {
             "scrubPosition": str(self.position),
             "scrubEndOffset": str(self.round_end),
@@ -68,7 +68,7 @@ class Scrub:
         }
 
     async def run(self) -> None:
-        """Runs for ever."""
+        """Runs until it is cancelled."""
         self.load()
         try:
             while True:
@@ -122,7 +122,7 @@ class Scrub:
 
     def _is_in_round(self) -> bool:
         """Begins and ends rounds. A round ends where the dispatched and synced log ended when it began: a
-        check of what was just written would cost the producers something, and find nothing."""
+        check of new bytes would slow down the producers, and find nothing."""
         log, end = self._store.commit_log, self._readable_end()
         if self.round_end and self.position >= min(self.round_end, end):
             self.rounds += 1
@@ -136,8 +136,8 @@ class Scrub:
         return self.position < min(self.round_end, end)
 
     def _readable_end(self) -> int:
-        """Returns the end of what is dispatched, so of whole records, and synced. A replica may sync a part
-        of a record, and confirm it."""
+        """Returns the end of the bytes that are dispatched (so of whole records) and synced. A replica may
+        sync a part of a record, and confirm it."""
         return min(self._store.dispatch_offset, self._store.commit_log.flushed_offset)
 
     def _boundary(self) -> int:
@@ -158,8 +158,8 @@ class Scrub:
         self._store.log_check.found(piece)
 
     def _has_all_checksums(self, piece: Piece) -> bool:
-        """Whether its records have right checksums of topic and properties, too, where they have some, and
-        numbers that can be: who found the damage may have looked at these (29047, verify, dispatch)."""
+        """Whether its records also have correct checksums of topic and properties, if they have any, and
+        possible numbers: the finder of the damage may have checked these (29047, verify, dispatch)."""
         view, pos = self._store.commit_log.view(piece.start, piece.end - piece.start), 0
         while pos < len(view):
             parsed = parse_with_prop_crc(view, pos, len(view), offset=piece.start + pos)

@@ -1,4 +1,5 @@
-"""Settings of a MessageStore: its directory, the sizes of its files; and what put() needs of a topic."""
+"""Settings of a MessageStore: its directory, the sizes of its files; and the settings of a topic for
+put()."""
 
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,7 @@ from broker.store.queue.consume_queue import UNIT_BYTES
 
 
 class TopicLike(Protocol):
-    """What put() needs of a topic (broker/metadata/topics.py). topic_raw: record.topic_bytes() of its
+    """The settings of a topic for put() (broker/metadata/topics.py). topic_raw: record.topic_bytes() of its
     name."""
 
     name: str

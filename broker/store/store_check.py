@@ -1,7 +1,8 @@
-"""Whether a store can be opened with these settings, found out before anything of it is opened for writing.
+"""Whether a store can be opened with these settings, checked before any file of it is opened for writing.
 
 check_store() only reads: a start that it refuses has changed no byte, no size, no name and no time. It is
-called by whoever opens a store: MessageStore.load() for all, and earlier by what writes beside the store.
+called before a store is opened: by MessageStore.load() for all, and earlier by code that writes beside the
+store.
 """
 
 import os
@@ -24,8 +25,8 @@ START_BYTES_MIN: Final = 64 << 10
 
 
 def check_store(config: StoreConfig) -> None:
-    """Raises StoreError if a broker cannot start with these files and settings, with what to do;
-    OSError: they cannot be read."""
+    """Raises StoreError with the remedy if a broker cannot start with these files and settings; OSError: they
+    cannot be read."""
     root = config.root
     log_path = config.commit_log_path or root / "commitlog"
     for directory in (root, log_path):
@@ -74,7 +75,7 @@ def _check_queues(base: Path, kind: FileKind, known_bytes: int) -> None:
 
 
 def _is_ours(status: os.stat_result, mode: int) -> bool:
-    """Whether the owner's bits give this process the access; False: os.access() has to tell."""
+    """Whether the owner's bits give this process the access; False: os.access() must decide."""
     return status.st_uid == os.geteuid() and status.st_mode & mode == mode
 
 

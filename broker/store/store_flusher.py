@@ -1,8 +1,8 @@
 """Makes the CommitLog, the ConsumeQueues and the index durable, and writes the checkpoint.
 
 flush(), flush_checkpoint(), write_checkpoint() and run() may be called in any thread; `lock` lets one of them
-run at a time. Invariant: whatever the checkpoint counts as durable was flushed before. Source: RocketMQ 5.3.3
-FlushConsumeQueueService, StoreCheckpoint.
+run at a time. Invariant: everything that the checkpoint counts as durable was flushed before. Source:
+RocketMQ 5.3.3 FlushConsumeQueueService, StoreCheckpoint.
 """
 
 import threading
@@ -70,8 +70,8 @@ class StoreFlusher:
         flushed: Callable[[Collection[ConsumeQueue]], None] = lambda unlisted: None,
     ) -> None:
         """Flushes, calls flushed() with the queues that are not in the file of ends, then writes how far log
-        and queues are durable (confirmPhyOffset). The index is flushed
-        with every tenth call only, because its slots lie all over a file; it can be rebuilt from the log."""
+        and queues are durable (confirmPhyOffset). The index is flushed only with every tenth call, because
+        its slots are scattered over a file; it can be rebuilt from the log."""
         with self.lock, self._commit_log.sync_fault.latching():
             dispatch_offset, timestamp = self._dispatched()  # before the flush
             self._flush()
@@ -92,9 +92,9 @@ class StoreFlusher:
         write_checkpoint(self._path, self.checkpoint)
 
     def run(self, jobs: DiskJobs) -> None:
-        """Does a cut's work on disk, flushes, and writes the checkpoint. OSError: not all of it is done, and
-        it may be tried again."""
+        """Does the disk work of a cut, flushes, and writes the checkpoint. OSError: it is not complete, and
+        may be tried again."""
         with self.lock, self._commit_log.sync_fault.latching():
             jobs.run()
-            self._flush()  # what the checkpoint counts as durable must be
+            self._flush()  # bytes that the checkpoint counts as durable must be durable
             self.write_checkpoint(self._dispatched()[0])

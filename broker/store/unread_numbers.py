@@ -1,12 +1,12 @@
 """UnreadNumbers: parts of the log whose records may have had queue offsets that this store does not know.
 
-A record with a damaged header is passed over by dispatch and scan, so the queue that it belongs to ends in
-front of it here, while consumers may have had its message from another broker. A new master must not give its
-queue offset to another message (design S4). So it leaves out as many as the damaged bytes can have held, in
-each queue whose last known record lies in front of them; consumers pass the gap. What is healed by then is
+Dispatch and scan skip a record with a damaged header, so its queue ends in front of it here, while consumers
+may have received its message from another broker. A new master must not give its queue offset to another
+message (design S4). So it skips as many as the damaged bytes can have contained, in each queue whose last
+known record lies in front of them; consumers skip the gap. The offsets of records that are healed by then are
 known.
 
-Owned by the event loop's thread. Invariant: other replicas take the offsets that follow the gap, because they
+Owned by the event loop's thread. Invariant: other replicas use the offsets that follow the gap, because they
 count the same way (dispatching.may_have()).
 """
 
@@ -39,14 +39,14 @@ class UnreadNumbers:
         self._log, self._damage, self._queues, self._has_its_number = log, damage, queues, has_its_number
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Returns the ranges that dispatch or scan has passed over and that have bytes of no readable header,
+        """Returns the ranges that dispatch or scan has skipped and that have bytes without a readable header,
         ascending."""
         found = [each for each in self._damage.ranges if each.is_unread and not self._is_read(each)]
         return [(each.start, each.end) for each in found]
 
     def _is_read(self, damaged: DamagedRange) -> bool:
-        """Whether headers say what each byte of the range belongs to, and can be right: the bodies alone are
-        damaged. Their queue offsets are taken, as those of sound records are."""
+        """Whether each byte of the range belongs to a record with a plausible header: only the bodies are
+        damaged. Their queue offsets are used, as those of sound records are."""
         view = self._log.view(damaged.start, min(damaged.end - damaged.start, PARSED_BYTES_MAX))
         pos = 0
         while pos < len(view):
@@ -61,7 +61,7 @@ class UnreadNumbers:
         return queue is not None and self._has_its_number(queue, parsed, offset)
 
     def skip(self) -> None:
-        """Lets each queue leave out the queue offsets that it may have given; at a new master, whose log was
+        """Makes each queue skip the queue offsets that it may have assigned; at a new master, whose log was
         scanned to its end."""
         ranges, moved = self.ranges(), dict[tuple[str, int], int]()
         self._queues.moved_on, self._queues.first_offset = moved, 0

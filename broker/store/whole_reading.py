@@ -1,7 +1,7 @@
-"""Takes damaged records out of what a pull or pop has read: those in front of the first one are delivered.
+"""Removes damaged records from the result of a pull or pop: the records in front of the first one are
+delivered.
 
-The first damaged record that a consumer asks for is an error until it is healed, or replaced by a record that
-stands for a lost one.
+Reading a damaged record as the first one is an error until it is healed, or replaced by a lost record.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ UNITS_AT_ONCE = 1_024
 
 
 class DamagedRecordError(DamagedQueueError):
-    """A record failed its checksum. range: what is damaged of the log."""
+    """A record failed its checksum. range: the damaged part of the log."""
 
     def __init__(self, text: str, damage: DamagedRange) -> None:
         super().__init__(text)

@@ -3,7 +3,7 @@
 A delivered message has a copy in its real queue, which is stored after the message was due. Messages of a
 level are delivered in the order of their queue, so one copy proves that all messages in front were
 delivered. Only a copy that is found counts: if it was deleted, or is further away than SCAN_MAX messages,
-messages are delivered again, and none is passed.
+messages are delivered again, and none is skipped.
 """
 
 from collections.abc import Callable, Generator
@@ -20,12 +20,12 @@ from broker.store.queue.consume_queue import ConsumeQueue
 SCAN_MAX: Final = 1_024
 """Messages of the real queue that are compared for one delayed message, some 3 ms."""
 ORDERED: Final = 16
-"""So many messages in a row must have copies in the same order: a producer that repeats a send stores two
-delayed messages that are alike, and the copy of the first one is none of the second."""
+"""This many consecutive messages must have copies in the same order: a producer that repeats a send stores
+two equal delayed messages, and the copy of the first one is not one of the second."""
 BY_TIME: Final = 32
-"""Messages that a search by time looks at."""
+"""Messages that a search by time reads."""
 STEPS_MAX: Final = 256
-"""Messages among which such a row is looked for."""
+"""Messages in which such a sequence is searched."""
 _BORN_AT: Final = slice(40, 48)
 
 
@@ -45,7 +45,7 @@ def first_undelivered(
     record_of: Callable[[int, int], Record | None],
 ) -> Generator[int, None, int]:
     """Returns a queue offset of a level: the messages in front of it were delivered. It is the lowest one if
-    no copy is found. Yields how many messages were looked at since the last time, SCAN_MAX and a few at most.
+    no copy is found. Yields how many messages were read since the last time, SCAN_MAX and a few at most.
     record_of: (log offset, size) -> the record; None: it cannot be read."""
     looks = 0
 
@@ -80,7 +80,7 @@ def first_undelivered(
 def _copy_offset(
     store: MessageStore, unit: DelayedUnit, record_of: Callable[[int, int], Record | None]
 ) -> tuple[int | None, int]:
-    """Returns the log offset of the copy, or None if none was found; and how many messages were looked at."""
+    """Returns the log offset of the copy, or None if none was found; and how many messages were read."""
     delayed = record_of(unit.log_offset, unit.size)
     where = None if delayed is None else real_queue(delayed.properties)
     queue = None if where is None else store.find_queue(*where)

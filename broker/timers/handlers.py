@@ -38,7 +38,7 @@ class TimerHandlers:
 
     async def recall(self, header: RecallMessageRequest, call: Call) -> Reply | None:
         """Recalls a timer message that is not due yet, and returns its message id (370). Raises CommandError
-        if the handle is wrong, or if it is too late."""
+        if the handle is illegal, or the timer is due."""
         context, gate = self._context, self._context.gate
         if not context.settings.recall_message_enable:
             raise CommandError(ResponseCode.NO_PERMISSION, "recallMessageEnable is false on this broker")

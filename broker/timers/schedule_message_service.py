@@ -1,6 +1,6 @@
 """Delivers delayed messages: a due message goes to its real topic, and the offset of its level advances.
 
-Only a master does. The offset of a level goes into the metadata table (and so to the replicas) when the
+Only on a master. The offset of a level goes into the metadata table (and so to the replicas) when the
 delivered message is confirmed and on disk: if it is lost with its master, the next master delivers it again,
 and none is lost. If the table itself is lost, the copies of delivered messages in the log replace it. Source:
 RocketMQ 5.3.3 ScheduleMessageService.
@@ -33,7 +33,7 @@ BATCH_MAX: Final = 512
 
 class ScheduleMessageService(TermService):
     """Owned by the event loop's thread. A round delivers at most BATCH_MAX due messages;
-    the next one goes on with the level behind, so that none waits for ever."""
+    the next one continues with the level behind, so that no level starves."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ScheduleMessageService(TermService):
         return False
 
     def _find_offsets(self) -> Iterator[int]:
-        """Sets _next. Yields how many messages were looked at since the last time."""
+        """Sets _next. Yields how many messages were read since the last time."""
         found = {}
         for level in range(1, self._levels.count + 1):
             queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
@@ -95,8 +95,8 @@ class ScheduleMessageService(TermService):
         self._next = found
 
     def _without_offset(self, level: int, queue: ConsumeQueue) -> Generator[int, None, int]:
-        """Returns where a level goes on that has messages and no offset: delayOffset.json is lost, or nothing
-        of it was delivered yet."""
+        """Returns where a level with messages but without an offset continues: delayOffset.json is lost, or
+        none of its messages was delivered yet."""
         now, begin = self._clock(), queue.min_offset
         offset = yield from first_undelivered(self._store, queue, now_ms=now, record_of=self._record_if_whole)
         due = self._due_at_once(queue, offset, now)
@@ -148,11 +148,11 @@ class ScheduleMessageService(TermService):
         while at < queue.max_offset and count < count_max:
             log_offset, size, due_at = queue.unit(at)
             latest = now + self._levels.delay_ms(level)
-            if now < due_at <= latest:  # a later one was stored by a clock that was wrong: now
+            if now < due_at <= latest:  # a later one was stored with a wrong clock: deliver it now
                 break
             try:
                 end = self._deliver_record(log_offset, size)
-            except DamagedRecordError as error:  # the other levels go on
+            except DamagedRecordError as error:  # the other levels continue
                 self._damage_log.tell(now_ms(), "delay level %d waits: %s", level, error)
                 break
             if end is None:
@@ -174,7 +174,7 @@ class ScheduleMessageService(TermService):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
                 return None
             logger.error("the delayed record at %d cannot be delivered: %s", log_offset, stored.remark)
-            return 0  # it would block its level for ever
+            return 0  # it would block its level permanently
         self.delivered += 1
         return stored.end
 

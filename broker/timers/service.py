@@ -85,7 +85,7 @@ class TimerService(TermService):
 
     @property
     def is_full(self) -> bool:
-        """Whether the wheel takes no more timers."""
+        """Whether the wheel accepts no more timers."""
         return self.wheel.is_full
 
     @property
@@ -210,8 +210,8 @@ class TimerService(TermService):
     # -- rolling -----------------------------------------------------------------------------------------
 
     def roll_before(self, log_offset: int) -> None:
-        """Begins to write the undelivered timers whose records are in front of this log offset again, at the
-        end of the queue: retention is about to delete them. On a slave it has no effect."""
+        """Begins to rewrite the undelivered timers whose records are in front of this log offset at the end
+        of the queue: retention is about to delete them. On a slave it has no effect."""
         queue = self._store.find_queue(TIMER_TOPIC, 0)
         if queue is None or self._term is None or self._store.commit_log.min_offset >= log_offset:
             return
@@ -232,7 +232,7 @@ class TimerService(TermService):
         if at >= queue.max_offset:
             return sys.maxsize
         log_offset, size, _ = queue.unit(at)
-        return log_offset if size > 0 else sys.maxsize  # a lost entry keeps no file
+        return log_offset if size > 0 else sys.maxsize  # a lost entry does not hold back retention
 
     def _roll(self) -> bool:
         """Writes timers before _roll_end again, ROLL_MAX at most. True: there are more."""
@@ -254,7 +254,7 @@ class TimerService(TermService):
         return True
 
     def _rolled_copy(self, queue: ConsumeQueue, out_ms: int, at: int) -> MessageToStore | None:
-        """Returns the timer, or the recall, as it is written again. None: its record is gone."""
+        """Returns the timer, or the recall, in its rewritten form. None: its record is gone."""
         record = self._timer_record(queue, at)
         where = None if record is None else real_queue(record.properties)
         if record is None or where is None:
@@ -268,7 +268,7 @@ class TimerService(TermService):
         )  # fmt: skip
 
     def _timer_record(self, queue: ConsumeQueue, at: int) -> Record | None:
-        """Returns the record of a timer; None, after a line in the log: it is gone."""
+        """Returns the record of a timer; None: it is gone, which is logged."""
         record = None
         if at >= queue.min_offset:
             log_offset, size, _ = queue.unit(at)

@@ -26,7 +26,7 @@ from keelmq.remoting.operations.transactions import (
 )
 
 READY_MS_MAX: Final = 2_000
-"""Below the three seconds that clients wait."""
+"""Below the clients' timeout of 3 s."""
 UNDECIDED: Final = 0
 MESSAGE_ID_DIGITS: Final = (32, 56)
 """Lengths of a message id: address (IPv4 or IPv6), port, log offset."""

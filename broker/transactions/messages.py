@@ -17,7 +17,7 @@ COMMIT: Final = 8
 ROLLBACK: Final = 12
 OPS_PER_RECORD_MAX: Final = 100_000
 COPY_ROOM_BYTES: Final = 128
-"""Of properties that a half message must leave for those of its copies, and for a checksum."""
+"""Bytes of properties that a half message must leave for those of its copies, and for a checksum."""
 
 CHECKS: Final = b"TRANSACTION_CHECK_TIMES"
 ROOT: Final = b"TRAN_PREPARED_QUEUE_OFFSET"
@@ -69,7 +69,7 @@ def half_of(
     give_up_after_ms: int,
 ) -> Half:
     """Returns the state of a half message. timeout_ms: transactionTimeOut. A transaction of exactly that age
-    is not checked yet (broker-ops pitfall 5). A producer's clock that is ahead delays no check. Immunity ends
+    is not checked yet (broker-ops pitfall 5). A producer's fast clock delays no check. Immunity ends
     after give_up_after_ms at the latest; 0: no limit."""
     checks, root = number(properties, CHECKS) or 0, root_of(queue_offset, properties)
     immunity_s = number(properties, IMMUNITY)
@@ -88,7 +88,7 @@ def root_of(queue_offset: int, properties: bytes) -> int:
 
 def copy_message(record: Record, half: Half, checks: int) -> MessageToStore:
     """Returns a copy for the end of the half queue, so that the queue's position can advance. It keeps its
-    age: with a born time after its store time (a clock that is ahead), it would be as young as its copy."""
+    age: with a born time after its store time (a fast clock), it would be as young as its copy."""
     changes: dict[bytes, bytes | None] = {CHECKS: b"%d" % checks, ROOT: b"%d" % half.root}
     to_store = _message(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
     to_store.born_timestamp = min(record.born_timestamp, record.store_timestamp)

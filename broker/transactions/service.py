@@ -88,7 +88,7 @@ class TransactionService(TermService):
         clock: Callable[[], int] = wall_ms,
     ) -> None:
         """find_producer(group, topic): returns a connection of the producer group that may send to the topic.
-        give_up_after_ms: age at which a transaction is given up, whatever its number of checks; 0: none.
+        give_up_after_ms: age at which a transaction is given up after any number of checks; 0: none.
         clock: wall time in ms."""
         super().__init__(store, metadata, writer, clock)
         self._settings, self._broker_name = settings, broker_name
@@ -129,7 +129,7 @@ class TransactionService(TermService):
         return self._inside(topic, 0, self._metadata.offsets.query(GROUP, topic, 0))
 
     def _read_on(self, replay: _Replay) -> bool:
-        """Reads a batch of what earlier masters left: first all op records, then the half messages."""
+        """Reads a batch of the records of earlier masters: first all op records, then the half messages."""
         if not self._is_dispatched:
             return False
         state, left = self.state, BATCH_MAX
@@ -196,7 +196,7 @@ class TransactionService(TermService):
         """Commits or rolls back the transaction of this half message; only when is_ready.
 
         Returns the end of its records in the log; 0: it had already ended in this way. Refused: it ended in
-        another way, or too long ago to tell."""
+        another way, or too long ago to be known."""
         root = root_of(record.queue_offset, record.properties)
         half = self.state.find(root)
         if half is None:
@@ -242,7 +242,7 @@ class TransactionService(TermService):
         )
 
     def _end(self, half: Half, how: End) -> int:
-        """Writes the op record right behind the message, so that one packet takes both to the replicas."""
+        """Writes the op record right behind the message, so that one packet replicates both."""
         self.state.end(half.root, how)
         self._op_due.append(half.queue_offset)
         return self._write_ops()
@@ -271,7 +271,7 @@ class TransactionService(TermService):
         return True
 
     def _check(self, half: Half, now: int) -> bool:
-        """Asks the producer of this half message. False: nothing can be written now."""
+        """Asks the producer of this half message. False: no record can be written now."""
         record = self._half_record(half)
         if record is None:
             return True
@@ -283,7 +283,7 @@ class TransactionService(TermService):
         if peer is None and now - half.stored_ms < COPY_PERIOD_MS:
             self.state.put_off(half.root, now + wait_ms)
             return True
-        if peer is None:  # nobody is asked, so this counts as no check: the copy lets the position advance
+        if peer is None:  # no producer is asked, so this is not a check: the copy lets the position advance
             return self._put_copy(half, record, now + wait_ms)
         to_store = copy_message(record, half, half.checks + 1)
         stored = self._writer.put(to_store)
@@ -295,7 +295,7 @@ class TransactionService(TermService):
 
     def _is_old(self, half: Half, record: Record, now: int) -> bool:
         """Whether the transaction is given up for its age. A producer whose clock is far behind sends half
-        messages that are old at once: it has the usual time to end them."""
+        messages that seem old at once: it has the usual time to end them."""
         if not half.checks and now - half.stored_ms <= self._settings.transaction_time_out:
             return False
         return 0 < self._give_up_after_ms < now - min(record.born_timestamp, record.store_timestamp)

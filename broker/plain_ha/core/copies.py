@@ -50,7 +50,8 @@ class CountedLinks:
         self._silent: dict[int, int] = {}  # links that wait for a report, with the number that they had sent
 
     def update(self, links: Mapping[int, MasterLink], hosts: Mapping[int, str]) -> None:
-        """Takes the present links over, with the host that each comes from. Call it when links come or go."""
+        """Replaces the known links by the present ones, with their hosts. Call it when links are opened or
+        closed."""
         for number in hosts.keys() - self._hosts.keys():
             for older, host in hosts.items():
                 if number < older < 0 and host == hosts[number]:

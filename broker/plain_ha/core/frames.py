@@ -1,6 +1,6 @@
 """The packets of the HA stream between a master and its slaves without controllers: bytes <-> values.
 
-All integers are big-endian. A slave sends nothing but reports; a master sends packets. The stream has no
+All integers are big-endian. A slave only sends reports; a master sends packets. The stream has no
 handshake, no magic and no checksum, so every length is checked before it is used. Source: RocketMQ 5.3.3
 DefaultHAClient, DefaultHAConnection.
 """

@@ -1,9 +1,9 @@
 """Whether a slave's log is the beginning of its master's. Pure.
 
-Without controllers nothing in the HA stream says so: a Java master continues at whatever offset it is asked
-for. So a slave compares the ends of both logs, and its last whole record with the bytes that the master has
-at the same offset. A record names its offset, its store timestamp and its broker, so two histories have no
-such record in common behind the point where they part: equal records mean equal logs below them.
+Without controllers the HA stream does not show that: a Java master continues at any requested offset. So a
+slave compares the ends of both logs, and its last whole record with the master's bytes at the same offset. A
+record names its offset, its store timestamp and its broker, so two histories share no record behind the point
+where they diverge: equal records mean equal logs below them.
 """
 
 import msgspec
@@ -31,7 +31,7 @@ KEPT = (
 
 
 def is_empty(mine: LogBounds) -> bool:
-    """Returns whether a log without any byte follows any master."""
+    """Whether the log has no byte, so that it can follow any master."""
     return mine.min_offset >= mine.max_offset
 
 
@@ -51,7 +51,7 @@ def ends_refusal(mine: LogBounds, master: LogBounds) -> str | None:
 
 
 def record_refusal(last: LastRecord, masters: bytes) -> str | None:
-    """Returns why the logs are not the same; None: the master has this record, too. masters: the record at
+    """Returns why the logs differ; None: the master has this record, too. masters: the record at
     the same offset of the master's log; empty: there is none."""
     if last.data == masters:
         return None

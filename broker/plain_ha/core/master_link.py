@@ -1,7 +1,7 @@
 """One HA link without controllers, as the master sees it: a MasterLink with RocketMQ's classic packets.
 
 The protocol has no handshake, so a slave has no broker id here unless its hello has proved one; the number of
-its connection, below 0, stands for it. The log is one epoch, and no packet names it. Source: RocketMQ 5.3.3
+its connection, below 0, replaces it. The log is one epoch, and no packet names it. Source: RocketMQ 5.3.3
 DefaultHAConnection.
 """
 
@@ -41,9 +41,9 @@ class PlainMasterLink(MasterLink):
         self._receive_ack(offset, now_ms)
 
     def _receive_request(self, offset: int) -> None:
-        """Takes the first report, the end of the slave's log. 0: the slave has nothing, and gets the last
-        file, as in RocketMQ. A slave that has more than this master is refused: RocketMQ sends it heartbeats
-        until this log is longer, and then continues another history."""
+        """Handles the first report, the end of the slave's log. 0: the log is empty, and the slave gets the
+        last file, as in RocketMQ. A slave with a longer log than this master is refused: RocketMQ sends it
+        heartbeats until this log is longer, and then continues another history."""
         log = self._log
         start = offset
         if offset == 0:

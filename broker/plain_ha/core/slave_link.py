@@ -1,8 +1,8 @@
 """One HA link without controllers, as the slave sees it: a SlaveLink with RocketMQ's classic packets.
 
 The link begins with a report. Effects are SendBytes, ResetTo, Confirm and Close. A log is never truncated:
-whether it continues the master's is found out before the link (log_check.py), and after that only a packet at
-the log's end is taken. Consumers may read all that has arrived. Source: RocketMQ 5.3.3 DefaultHAClient.
+log_check.py decides before the link whether it continues the master's, and after that only a packet at the
+log's end is accepted. Consumers may read all bytes that have arrived. Source: RocketMQ 5.3.3 DefaultHAClient.
 """
 
 from typing import Final
@@ -43,7 +43,7 @@ class PlainSlaveLink(SlaveLink):
         self.control_wanted = HEADER_BYTES
         if self._log_is_empty:
             if not body_bytes:
-                return  # the master has nothing for us yet
+                return  # the master has no bytes for us yet
             self._begin_log(offset)
         elif offset != self.max_offset:
             self._close(f"packet at offset {offset}, but this log ends at {self.max_offset}")

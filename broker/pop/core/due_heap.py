@@ -1,8 +1,8 @@
 """DueHeap: keys by the time at which they are due, most of which end before. Pure.
 
-An ended key stays in the heap until it is on top. If most have ended, the heap is made anew, a few entries
-with each further end: the last entry of a heap can be taken off, and the rest is still a heap. So no step is
-proportional to the heap.
+An ended key stays in the heap until it is on top. If most have ended, the heap is rebuilt, a few entries with
+each further end: without its last entry, a heap is still a heap. So the cost of no step is proportional to
+the size of the heap.
 """
 
 import heapq
@@ -10,9 +10,9 @@ from collections.abc import Container
 from typing import Final, Generic, TypeVar
 
 STALE_MIN: Final = 64
-"""A heap with fewer entries is left as it is."""
+"""A heap with fewer entries is not rebuilt."""
 STALE_FACTOR: Final = 4
-"""A heap is made anew if it has more than so many entries for each key that has not ended."""
+"""A heap is rebuilt if it has more than this many entries for each key that has not ended."""
 MOVED_AT_ONCE: Final = 16
 
 K = TypeVar("K")
@@ -53,8 +53,8 @@ class DueHeap(Generic[K]):
         return old if old and (not heap or old[0] < heap[0]) else heap
 
     def drop_stale(self, live: Container[K], live_count: int) -> None:
-        """To be called when a key has ended: goes on to make the heap anew, if most of it is stale.
-        live_count: how many keys `live` has."""
+        """To be called when a key has ended: continues rebuilding the heap if most of it is stale.
+        live_count: number of keys in `live`."""
         if not self._old:
             if len(self._heap) <= max(STALE_MIN, STALE_FACTOR * live_count):
                 return

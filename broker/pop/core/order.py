@@ -59,7 +59,7 @@ class OrderState:
         self._free: list[tuple[int, QueueOfGroup]] = []  # heap; some are stale
 
     def is_blocked(self, queue: QueueOfGroup, attempt_id: str, *, now_ms: int) -> bool:
-        """Returns whether the queue is blocked. It is not for a repeated attempt, whose answer was lost: that
+        """Returns whether the queue is blocked. A repeated attempt, whose answer was lost, is not blocked: it
         gets the same messages."""
         block = self.blocks.get(queue)
         if block is None or (attempt_id and attempt_id == block.attempt_id):
@@ -90,8 +90,8 @@ class OrderState:
         self._watch(queue, block)
 
     def ack(self, queue: QueueOfGroup, offset: int, pop_ms: int) -> Block | None:
-        """Acknowledges a message. Returns its block; None: the queue's block is not of this pop, or lacks the
-        message."""
+        """Acknowledges a message. Returns its block; None: the queue's block belongs to another pop, or lacks
+        the message."""
         block = self.blocks.get(queue)
         if block is None or block.pop_ms != pop_ms or offset not in block.offsets:
             return None

@@ -17,7 +17,7 @@ OPEN_MAX: Final = 200_000
 """Open checkpoints; at this number pops are refused."""
 NO_NEXT_OFFSET: Final = -1
 INVISIBLE_MS_MAX: Final = 43_200_000
-"""12 h, the limit of RocketMQ's proxy (maxInvisibleTimeMills): unacknowledged messages take memory until
+"""12 h, the limit of RocketMQ's proxy (maxInvisibleTimeMills): unacknowledged messages use memory until
 then."""
 
 
@@ -33,8 +33,8 @@ class Key(NamedTuple):
 
 class Checkpoint(msgspec.Struct):
     """open: bit i is set until offsets[i] is acknowledged or revived. next_offset: the group's next offset in
-    the queue; NO_NEXT_OFFSET: an earlier record has it. position: offset of its newest record in the revive
-    queue."""
+    the queue; NO_NEXT_OFFSET: an earlier record contains it. position: offset of its newest record in the
+    revive queue."""
 
     key: Key
     invisible_ms: int
@@ -138,7 +138,7 @@ class PopState:
         return held[first[1]]
 
     def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
-        """Lets next_due() pass over the checkpoint that it returned last until then."""
+        """Makes next_due() skip the checkpoint that it returned last until then."""
         queue = checkpoint.revive_queue
         due_ms, key = self._due[queue].pop()
         assert key == checkpoint.key and until_ms > due_ms
@@ -161,14 +161,14 @@ class PopState:
     def holding(self, revive_queue: int, records_max: int) -> Checkpoint | None:
         """Returns the oldest checkpoint if a new master would read more than records_max records because of
         it. The records of the open ones and one more of each do not count: with many open checkpoints, each
-        would be written again for every few records."""
+        would be rewritten after every few records."""
         held = self._held[revive_queue]
         if self.ends[revive_queue] - self.position(revive_queue) <= records_max + 2 * len(held):
             return None
         return next(iter(held.values()))
 
     def check_invariants(self) -> None:
-        """Asserts what must hold between any two calls."""
+        """Asserts the invariants, which hold between any two calls."""
         for queue, held in enumerate(self._held):
             positions = [checkpoint.position for checkpoint in held.values()]
             assert positions == sorted(positions), "checkpoints are held in the order of their records"

@@ -15,13 +15,13 @@ BANDS: Final = (
 _BAND_STARTS: Final = (1, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
 PERIOD_MS: Final = 60_000
 EXACT_MS: Final = 1_000
-"""Longer times are told apart by 100 ms only, and none above LONG_MS: a bound of what is kept."""
+"""Longer times are distinguished only by 100 ms, and none above LONG_MS: a bound of the memory."""
 LONG_MS: Final = 60_000
 """Times above EXACT_MS are rounded down to 100 ms, and limited to LONG_MS: this bounds the memory."""
 
 
 class PutTimes:
-    """`failed`: messages that the store could not take. `max_ms`: the longest time since the start."""
+    """`failed`: messages that the store could not accept. `max_ms`: the longest time since the start."""
 
     __slots__ = ("_counts", "_finished", "_rotate_ms", "_zeros_before", "bands", "failed", "max_ms")
 
@@ -65,7 +65,7 @@ class PutTimes:
     def _minute(self) -> Counter[int]:
         """Returns the messages of the present minute, by ms."""
         zeros = self.bands[0] - self._zeros_before
-        return self._counts + Counter({0: zeros})  # without what is 0
+        return self._counts + Counter({0: zeros})  # without zero counts
 
     def text(self) -> str:
         """Returns the distribution as RocketMQ prints it (putMessageDistributeTime)."""

@@ -1,7 +1,7 @@
-"""Counters of which only a limited number has a series of its own, while all others share one. Pure.
+"""Counters of which only a limited number has separate series, while all others share one. Pure.
 
-The shared value never goes down, or Prometheus would take it for a restart and count all of it once more: it
-keeps what was counted under a key that is deleted, or that gets the series of a deleted one.
+The shared value never goes down, or Prometheus would treat that as a restart and count all of it again: it
+keeps the counts of a key that is deleted, or that gets the series of a deleted one.
 """
 
 from collections.abc import Generator, Hashable, Mapping

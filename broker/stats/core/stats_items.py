@@ -113,7 +113,7 @@ class StatsItemSet:
 
 
 class Rates:
-    """Totals of the whole broker, once a second for ten minutes, and how fast each grows."""
+    """Totals of the whole broker, once a second for ten minutes, and their growth rates."""
 
     SECONDS: Final = 600
 
@@ -125,7 +125,7 @@ class Rates:
         self._ring.append((now_ms, totals))
 
     def per_second(self, number: int, seconds: int) -> float:
-        """Returns the rate of the total with that index over the last `seconds`, or over what is known."""
+        """Returns the rate of the total with that index over the last `seconds`, or over the known time."""
         if len(self._ring) < 2:
             return 0.0
         begin_ms, begin = self._ring[-min(seconds + 1, len(self._ring))]

@@ -25,7 +25,7 @@ HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqi4s")
 RESERVE_BYTES: Final = 1 << 20
 SLOTS_AT_ONCE: Final = 8_192
-"""Checked without a chance for other threads: a quarter of a millisecond. All at once are 200 ms."""
+"""Slots checked before other threads may run: a quarter of a millisecond. All of them need 200 ms."""
 _NO_ENTRY: Final = bytes(SLOT_BYTES)
 _HASH_ONLY = struct.Struct(">i16x")
 _OFFSET_AT: Final = 4
@@ -36,7 +36,7 @@ State = tuple[int, int, int, int, int, int]
 
 
 def file_bytes_of(slots: int, entries: int) -> int:
-    """Size of a file with so many slots and entries."""
+    """Size of a file with these numbers of slots and entries."""
     return HEADER_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES
 
 
@@ -122,7 +122,7 @@ class IndexFile:
         data, found = self._file.map, list[int]()
         at = HEADER_BYTES + wanted % self._slots * SLOT_BYTES
         number, before = int.from_bytes(data[at : at + SLOT_BYTES], "big"), self.count
-        while 0 < number < before and len(found) < limit:  # descending: a damaged chain is no endless one
+        while 0 < number < before and len(found) < limit:  # descending: a damaged chain is never endless
             entry_hash, offset, seconds, previous = ENTRY.unpack_from(data, self._entry_at(number))
             stored_ms = self.begin_timestamp + seconds * 1000
             if entry_hash == wanted and begin_ms < stored_ms + 1000 and stored_ms <= end_ms:

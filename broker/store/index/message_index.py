@@ -1,6 +1,6 @@
 """The message index: finds records by key, in IndexFiles in order of their creation; the last one grows.
 
-`offset` is the CommitLog offset up to which records are taken. Dispatch adds each record that it passes, and
+`offset` is the CommitLog offset up to which records were added. Dispatch adds each record that it passes, and
 many are written at once: when a key is searched for, or by the next round of retention. Records that dispatch
 passed without adding them (after a crash, or when the index is new) are caught up from the log in slices. So
 a full disk stops the index alone, and it continues where it stopped. Owned by the event loop thread; only
@@ -32,18 +32,18 @@ PREPARE_AT: Final = 0.9  # of a file: the next one is made, in a helper thread
 _NAME = re.compile(r"\d{17}\Z")  # yyyyMMddHHmmssSSS, local time
 _SNAPSHOT_TRIES: Final = 1_000
 PENDING_RECORDS_MAX: Final = 256
-"""Records that wait to be written at once, which takes less than a millisecond."""
+"""Records that wait to be written together, in less than a millisecond."""
 
 
 class MessageIndex:
-    """`fault` says why nothing can be indexed; it is empty while the disk has room."""
+    """`fault`: why no record can be indexed; empty while the disk has room."""
 
     def __init__(self, directory: Path, slots: int = SLOTS_DEFAULT, entries: int = ENTRIES_DEFAULT) -> None:
         self.directory = directory
         self.offset = -1  # not loaded
         self.fault = ""
         self._pending: list[Keyed] = []  # in front of `offset`, not in a file yet
-        self._written_offset = 0  # the files have nothing at or behind it, between two write_pending()
+        self._written_offset = 0  # no record in the files is at or behind it, between two write_pending()
         self._slots, self._entries = slots, entries
         self.file_bytes = file_bytes_of(slots, entries)
         self._files: list[IndexFile] = []
@@ -222,7 +222,7 @@ class MessageIndex:
         return jobs
 
     def expired(self, log_min: int) -> list[IndexFile]:
-        """Takes out the files whose records are all in front of log_min, and returns them. The caller calls
+        """Removes the files whose records are all in front of log_min, and returns them. The caller calls
         their delete(), in any thread."""
         self.write_pending()
         gone = []

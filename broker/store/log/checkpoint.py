@@ -6,8 +6,8 @@
     48 mappedFileSizeCommitLog | 56 mappedFileSizeConsumeQueue | 64 mapperFileSizeBatchConsumeQueue
     72 "KSIZ" | 76 CRC-32 of the 24 bytes in front of it
 
-RocketMQ neither reads nor writes the last two lines. A page without "KSUM" is taken as it is. One whose
-checksum does not match is damaged, or RocketMQ has written it since: no value of it is used, and a start
+RocketMQ neither reads nor writes the last two lines. A page without "KSUM" is accepted unchecked. One whose
+checksum does not match is damaged, or RocketMQ has written it since: none of its values is used, and a start
 after a crash scans the whole log. Source: RocketMQ 5.3.3 StoreCheckpoint (4.9 writes only the first three;
 missing values read as 0).
 """
@@ -59,7 +59,7 @@ class StoreCheckpoint(msgspec.Struct):
 
 
 def read_checkpoint(path: Path) -> StoreCheckpoint:
-    """Returns the file's values, zeros if there is no file, or if it is damaged, which the log says."""
+    """Returns the file's values, zeros if there is no file, or if it is damaged, which is logged."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:

@@ -34,7 +34,7 @@ from broker.store.log.sync_fault import SyncFault
 log = logging.getLogger(__name__)
 
 PREPARE_FILE_BYTES_MIN: Final = 1 << 20  # smaller files are created on the spot
-JOINED_BYTES_MAX: Final = 32 << 10  # below, one store of all parts is cheaper than one of each
+JOINED_BYTES_MAX: Final = 32 << 10  # below this size, one store of all parts is cheaper than one of each
 _NEVER: Final = sys.maxsize
 
 
@@ -45,7 +45,7 @@ HOW_TO_MEND_LOG: Final = (
 
 
 def log_file_kind(file_bytes: int) -> FileKind:
-    """Returns what the files of a log have to be like."""
+    """Returns the required form of a log's files."""
     return FileKind("mappedFileSizeCommitLog", file_bytes)
 
 
@@ -63,8 +63,8 @@ class CommitLog:
     ) -> None:
         """append_prop_crc: append() makes the checksum of each record its last property. zeros_ahead: fill
         the next file with zeros while this one is in use. An fdatasync of blocks that were written before
-        takes a quarter of the time, which is worth twice the bytes with SYNC_FLUSH only. sync_fault: shared
-        with the store that this log belongs to."""
+        needs a quarter of the time, which justifies writing twice the bytes only with SYNC_FLUSH. sync_fault:
+        shared with the store that this log belongs to."""
         self.sync_fault = sync_fault
         self._has_prop_crc = append_prop_crc
         self.directory = directory
@@ -105,8 +105,8 @@ class CommitLog:
         self._use_last_file()
 
     def bytes_end(self) -> int:
-        """Returns the offset behind the last byte of its files; load() makes the last one as long as it has
-        to be. Reads their sizes only."""
+        """Returns the offset behind the last byte of its files; load() gives the last one its full size.
+        Reads their sizes only."""
         used = log_file_kind(self.file_bytes).used(sized_files(self.directory))
         return used[-1].start + used[-1].size if used else 0
 
@@ -124,8 +124,8 @@ class CommitLog:
             file.read_ahead(on)
 
     def why_shorter(self, end: int, confirmed: int) -> str:
-        """Returns why the log ends at `end`, below the confirmed offset, and what to do: the files are
-        missing that had the rest, or their content is damaged. For recovery, before the log is truncated."""
+        """Returns why the log ends at `end`, below the confirmed offset, and the remedy: the files with the
+        rest are missing, or their content is damaged. For recovery, before the log is truncated."""
         if self._files and end < self.max_offset:
             return "what was behind it is damaged or lost"
         begin, last = (offset // self.file_bytes * self.file_bytes for offset in (end, confirmed - 1))
@@ -188,7 +188,7 @@ class CommitLog:
         self._end = self.max_offset
 
     def has_room(self) -> bool:
-        """Whether there is room for another file, as far as is known. After a write_fault, makes the helper
+        """Whether there is room for another file, as far as known. After a write_fault, makes the helper
         thread try to create the next file; call it again later."""
         if self.write_fault and self.allocator.retry():
             self.write_fault = ""
@@ -401,7 +401,7 @@ class CommitLog:
             file.zero_from(offset - file.start_offset, allocate=True)
 
     def _now_synced(self, offset: int, *, at_most: bool = False) -> None:
-        """Corrects the end that a sync has set which was running during the cut."""
+        """Corrects the end that was set by a sync that ran during the cut."""
         with self._files_lock:
             self._synced_offset = min(self._synced_offset, offset) if at_most else offset
 
@@ -429,7 +429,7 @@ class CommitLog:
 
     def drop_cached(self, offset: int) -> None:
         """Makes the system read the files from `offset` on from the disk again. After a failed write-back the
-        page cache holds bytes that the disk does not have, and calls them clean (docs/durability.md)."""
+        page cache holds bytes that the disk does not have, and marks them clean (docs/durability.md)."""
         for file in self._files:
             if file.end_offset > offset:
                 file.drop_cached()

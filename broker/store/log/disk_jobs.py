@@ -1,5 +1,4 @@
-"""The work that a cut of the log leaves for the disk, as jobs in an order in which a crash may come between
-any two.
+"""The disk work of a cut of the log, as jobs in an order in which a crash between any two is safe.
 
 A part of the store that is cut changes its state in memory at once, in the event loop's thread, and returns
 jobs that make the same change on disk, durably. A job may run in any thread, and may run again after an
@@ -28,7 +27,7 @@ class DiskJobs:
         return len(self._jobs)
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Appends jobs, to be run after those that are there."""
+        """Appends jobs, to be run after the queued ones."""
         self._jobs.extend(jobs)
 
     def run(self) -> None:

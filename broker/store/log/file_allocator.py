@@ -70,7 +70,7 @@ class FileAllocator:
 
     def take(self, path: Path, start_offset: int) -> MappedFile | None:
         """The prepared file under its final name; waits until it is made. None: none was prepared, or there
-        was no room for it, so the caller should try for itself."""
+        was no room for it, so the caller should try itself."""
         prepared, self.prepared = self.prepared, None
         if prepared is None:
             return None
@@ -99,7 +99,8 @@ class FileAllocator:
             )
 
     def _stop_zeroing(self) -> None:
-        """Nothing writes zeros into a file that belongs to the log: waits for one piece at most."""
+        """Ends the zeroing, so that no zeros are written into a file of the log: waits for one piece at
+        most."""
         self._no_zeros.set()
         if self.zeroing is not None:
             self.zeroing.exception()

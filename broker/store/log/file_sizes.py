@@ -1,14 +1,13 @@
-"""Which size the fixed-size files of a store have, and whether a configured size fits them. Only reads.
+"""The sizes of a store's fixed-size files, and whether a configured size fits them. Only reads.
 
 All files of one kind have one size, and the name of a file is the offset of its first byte. Two files may be
 shorter: an empty one, which a crash left before it got its size, and the last one of its directory, which a
-cut or a restore ends behind its last record. So a short file that is alone in its directory is as long as the
-size says if it ends in bytes that nobody has written, and, of the log, has whole sectors.
+cut or a restore ends behind its last record. So the only file of a directory, if it is short, fits the
+configured size if it ends in unwritten bytes and, in the log, has whole sectors.
 
-A file of a queue may also have lost its end, since its entries are made again from the log. No size is one
-that ends within an entry. Any other short file has lost its end if the size is known to be right: the broker
-that ran last had it, or another file proves it, see FileKind.is_proved(). Otherwise the configured size may
-be the wrong one.
+A file of a queue may also have lost its end, since its entries are rebuilt from the log. No size ends within
+an entry. Any other short file has lost its end if the size is known to be right: the broker that ran last had
+it, or another file proves it, see FileKind.is_proved(). Otherwise the configured size may be the wrong one.
 """
 
 import os
@@ -22,9 +21,9 @@ from broker.store.log.mapped_file import StoreError, is_log_file_name
 
 SIZES_TRIED_MAX: Final = 8
 LOG_END_BYTES: Final = 8
-"""A file of the log has so many bytes behind its last record, and no record ends in so many zeros."""
+"""A file of the log has this many bytes behind its last record, and no record ends in as many zeros."""
 SECTOR_BYTES: Final = 512
-"""A file of the log with another size is one that a power cut has shortened: nobody configures such sizes."""
+"""A file of the log with another size was shortened by a power cut: such sizes are never configured."""
 LOST_FILES_MAX: Final = 10_000
 """Between two files of a queue: more are the sign of a file with a wrong name."""
 
@@ -68,8 +67,7 @@ class SizedFile:
 
 
 def sized_files(directory: Path | str) -> list[SizedFile]:
-    """The files of the directory by ascending start offset; [] if there is none. Other names are passed
-    over."""
+    """The files of the directory by ascending start offset; [] if there is none. Other names are skipped."""
     try:
         entries = os.scandir(directory)
     except FileNotFoundError:
@@ -137,9 +135,9 @@ class FileKind:
     def check(
         self, directories: Iterable[Sequence[SizedFile]], how_to_mend: str, *, is_size_sure: bool = False
     ) -> None:
-        """Raises StoreError if the configured size does not fit all files, with the size that does.
-        directories: all of the store; or some, of a store that a check of all has passed. is_size_sure: it
-        has, or the broker that ran last had this size. how_to_mend: what to do if no size does."""
+        """Raises StoreError if the configured size does not fit all files, with the size that fits.
+        directories: all of the store; or some, after a check of all has passed. is_size_sure: it has passed,
+        or the broker that ran last had this size. how_to_mend: the remedy if no size fits."""
         found = [self.used(files) for files in directories]
         counts = Counter(file.size for files in found for file in files)
         is_proved = is_size_sure or self.is_proved(self.file_bytes, counts)
@@ -178,7 +176,7 @@ class FileKind:
         )
 
     def _lost_end(self, file: SizedFile) -> str:
-        """Returns what to do with a file of the log that has lost its end, and is not the last one."""
+        """Returns the remedy for a file of the log that has lost its end, and is not the last one."""
         end = file.start + self.file_bytes
         return (
             f"{file.path} has {file.size} of {self.file_bytes} bytes: it has lost its end, after a power"
@@ -188,7 +186,7 @@ class FileKind:
         )
 
     def _missing(self, before: SizedFile, file: SizedFile, how_to_mend: str) -> str:
-        """Returns which files are missing between the two, and what to do."""
+        """Returns which files are missing between the two, and the remedy."""
         begin = before.start + self.file_bytes
         missing = before.path.with_name(f"{begin:020d}")
         lost = (file.start - begin) // self.file_bytes

@@ -1,11 +1,11 @@
-"""SYNC_FLUSH: one fdatasync, in a thread of its own, for all messages that wait for the disk.
+"""SYNC_FLUSH: one fdatasync, in a separate thread, for all messages that wait for the disk.
 
 With ASYNC_FLUSH it is switched off: it does nothing, and can be switched on while the broker runs.
 
 A round covers everything that was written before it began; messages that arrive meanwhile share the next
-round. The first failed sync ends all rounds (see sync_fault.py): the broker acknowledges nothing any more.
-What fails before a sync, for example because no descriptor is free, is tried again.
-Source: RocketMQ 5.3.3 GroupCommitService.
+round. The first failed sync ends all rounds (see sync_fault.py): the broker acknowledges no message any more.
+A failure before a sync, for example because no descriptor is free, is tried again. Source: RocketMQ 5.3.3
+GroupCommitService.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class GroupCommit:
         self, sync: Callable[[], int], *, on_flushed: Callable[[], None], on_fault: Callable[[str], None]
     ) -> None:
         """sync: CommitLog.sync, called in the thread. on_flushed: called after each successful round; it must
-        ask the log how far it is durable, for what a round has synced may have been cut off since. on_fault:
+        ask the log how far it is durable, because the synced bytes may have been cut off since. on_fault:
         called once, with the text of the failure."""
         self.is_on = True
         """Whether flushDiskType is SYNC_FLUSH."""

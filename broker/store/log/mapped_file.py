@@ -32,7 +32,7 @@ _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; not yet named in Python 3.11's m
 
 
 class StoreError(Exception):
-    """The files on disk cannot be used as they are; the text says which ones and why."""
+    """The files on disk cannot be used as they are; the text names them and the reason."""
 
 
 def file_name(start_offset: int) -> str:
@@ -88,8 +88,8 @@ def is_locked(root: Path) -> bool:
 
 
 def take_lock(descriptor: int) -> None:
-    """Locks the whole file, which is what our brokers check, and its first byte, which is what RocketMQ's
-    broker locks; until the descriptor is closed. BlockingIOError: another process has one of the locks."""
+    """Locks the whole file, which KeelMQ's brokers check, and its first byte, which RocketMQ's broker locks;
+    until the descriptor is closed. BlockingIOError: another process has one of the locks."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if hasattr(fcntl, "F_OFD_SETLK"):  # of the open file, not of the process; Linux
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
@@ -105,7 +105,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_mark(path: Path, text: str) -> None:
-    """Writes a small file whose presence is a sign; durable when it returns."""
+    """Writes a small marker file; durable when it returns."""
     with path.open("w") as file:
         file.write(text)
         file.flush()
@@ -149,8 +149,8 @@ class MappedFile:
             os.ftruncate(self._fd, self.file_bytes)
 
     def _give_back(self, bytes_before: int) -> None:
-        """Closes a file that could not be made. On ext4 it has taken all the room that was left by then."""
-        with contextlib.suppress(OSError):  # the first error is the one to tell
+        """Closes a file that could not be created. On ext4 it has used all remaining room by then."""
+        with contextlib.suppress(OSError):  # the first error is reported
             if bytes_before:
                 os.ftruncate(self._fd, bytes_before)
             else:
@@ -163,13 +163,13 @@ class MappedFile:
         return os.dup(self._fd)
 
     def read(self, start: int, count: int) -> bytes:
-        """Returns bytes that may be in a hole. To read a hole in the map takes a block of a tmpfs, and if
-        that is full it is a SIGBUS."""
+        """Returns bytes that may be in a hole. Reading a hole through the map allocates a block of a tmpfs,
+        and raises SIGBUS if that is full."""
         return os.pread(self._fd, count, start)
 
     def reserve(self, start: int, count: int) -> None:
         """Reserves blocks for these bytes of a sparse file. OSError: the disk has none; without this call,
-        the write would be a SIGBUS."""
+        the write would raise SIGBUS."""
         os.posix_fallocate(self._fd, start, count)
 
     def zero_from(self, position: int, *, allocate: bool) -> None:
@@ -213,7 +213,7 @@ class MappedFile:
 
     def write_zeros(self, start: int, end: int, stop: threading.Event) -> None:
         """Writes zeros, so that the blocks of these bytes are allocated, until `stop` is set. Called in a
-        helper thread, for a file that nobody writes to. Errors are ignored: the zeros only save time
+        helper thread, for a file without other writers. Errors are ignored: the zeros only save time
         later."""
         for at in range(start, end, len(_ZEROS)):
             if stop.is_set():

@@ -1,9 +1,9 @@
 """SyncFault: latches the first failed fdatasync of a store until the process ends.
 
 Linux reports a write-back error once per open file, marks the pages clean, and lets the next fdatasync
-succeed. After a failure it is unknown what is on disk, and later successes prove nothing. So every part of a
-store that syncs checks the same latch first. A failure before a sync (no room for a file, no free descriptor)
-is not latched: nothing was lost, and the operation may be tried again.
+succeed. After a failure the content of the disk is unknown, and later successes prove nothing. So every part
+of a store that syncs checks the same latch first. A failure before a sync (no room for a file, no free
+descriptor) is not latched: nothing was lost, and the operation may be tried again.
 """
 
 import logging
@@ -37,7 +37,7 @@ def sync_all(descriptor: int, path: Path) -> None:
 
 
 class SyncFault:
-    """`text` says what failed; it is empty until a sync has failed. latch() and check() may be called in any
+    """`text`: what failed; empty until a sync has failed. latch() and check() may be called in any
     thread."""
 
     def __init__(self, on_fault: Callable[[str], None]) -> None:

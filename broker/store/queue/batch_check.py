@@ -1,6 +1,6 @@
-"""Compares units of a BatchQueue with their records: a unit has no checksum, and its place does not tell its
-queue offset. A record of a batch has its queue offset twice, as QUEUEOFFSET and as INNER_BASE; it is damaged
-if they differ.
+"""Compares units of a BatchQueue with their records: a unit has no checksum, and its place does not determine
+its queue offset. A record of a batch has its queue offset twice, as QUEUEOFFSET and as INNER_BASE; it is
+damaged if they differ.
 """
 
 import logging
@@ -20,14 +20,14 @@ _NUMBER: Final = struct.Struct(">20xq")  # QUEUEOFFSET
 
 
 def has_two_bases(parsed: Parsed) -> bool:
-    """Whether a record contradicts itself about the queue offset of its first message."""
+    """Whether a record has contradictory queue offsets of its first message."""
     text = property_value(parsed[6], INNER_BASE)
     return text is not None and text.isdigit() and int(text[:20]) != parsed[3]
 
 
 def unit_of(log: CommitLog, offset: int) -> BatchUnit | None:
     """Returns the unit of the record that begins at this CommitLog offset; None: no record can be read there.
-    base_offset -1: the record does not know it."""
+    base_offset -1: the record does not contain it."""
     view = log.view(offset, log.file_bytes)
     parsed = parse(view, 0, len(view), offset=offset)
     if parsed is None or not parsed[1]:
@@ -39,7 +39,7 @@ def unit_of(log: CommitLog, offset: int) -> BatchUnit | None:
 
 
 def is_right(log: CommitLog, unit: BatchUnit) -> bool:
-    """Whether the record, if it can be read, has the messages that the unit says."""
+    """Whether the record, if it can be read, has the messages of the unit."""
     if unit.size == FILLER_SIZE or not log.min_offset <= unit.log_offset < log.max_offset:
         return True
     wanted = unit_of(log, unit.log_offset)
@@ -47,7 +47,7 @@ def is_right(log: CommitLog, unit: BatchUnit) -> bool:
 
 
 def names_its_record(log: CommitLog, unit: BatchUnit) -> bool:
-    """As is_right(), usually by a look at QUEUEOFFSET alone."""
+    """As is_right(), usually by reading QUEUEOFFSET alone."""
     header = log.view(unit.log_offset, HEADER_BYTES)
     if len(header) == HEADER_BYTES and _NUMBER.unpack_from(header)[0] == unit.base_offset:
         return True
@@ -55,7 +55,7 @@ def names_its_record(log: CommitLog, unit: BatchUnit) -> bool:
 
 
 def correct_ends(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
-    """Writes the last unit of each BatchQueue anew if its record proves that it is wrong: the queue offset of
+    """Rewrites the last unit of each BatchQueue if its record proves that it is wrong: the queue offset of
     the next message follows from it. OSError: no room."""
     for queue in queues:
         if isinstance(queue, BatchQueue):

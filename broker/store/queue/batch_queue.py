@@ -1,4 +1,5 @@
-"""The ConsumeQueue of a topic with queue.type=BatchCQ: one 46-byte unit per record, whatever is in that.
+"""The ConsumeQueue of a topic with queue.type=BatchCQ: one 46-byte unit per record, for any number of
+messages.
 
     0 CommitLog offset i64 | 8 record size i32 | 12 tags code i64 | 20 STORETIMESTAMP i64 | 28 base offset i64
     36 messages i16 | 38 compacted offset i32, -1 | 42 reserved i32, 0
@@ -6,7 +7,7 @@
 Queue offsets count messages. A unit has the messages from its base offset on, and is found by binary search:
 its position in the files does not follow from a queue offset. So the files of a queue that begins mid-way
 need no fillers. If a cut of the log leaves no unit at all, one filler keeps the numbering: a unit without a
-record, of the last queue offset that was given. Source: RocketMQ 5.3.3 BatchConsumeQueue.
+record, with the last assigned queue offset. Source: RocketMQ 5.3.3 BatchConsumeQueue.
 """
 
 import logging
@@ -198,7 +199,7 @@ class BatchQueue(ConsumeQueue):
 
     def wrong_unit(self, wanted: BatchUnit, *, is_code_sure: bool) -> int | None:
         """Returns the number in the files of the unit that should be `wanted` and is not; None: it is right,
-        or the units around it do not prove that it is another one."""
+        or the units around it do not prove that it is wrong."""
         behind = self._first_behind(lambda offset, size: offset < wanted.log_offset, search=end_in_front)
         low, high = self._first_unit(), self._end_unit
         near = [number for number in (behind, behind - 1) if low <= number < high]
@@ -213,8 +214,8 @@ class BatchQueue(ConsumeQueue):
         return next((number for number in near if self._fits(number, wanted, is_proof=True)), None)
 
     def _fits(self, number: int, wanted: BatchUnit, *, is_proof: bool = False) -> bool:
-        """Whether the units around do not contradict that the unit with this number in the files should be
-        `wanted`. is_proof: there is one at least."""
+        """Whether no adjacent unit contradicts that the unit with this number in the files should be
+        `wanted`. is_proof: requires at least one adjacent unit."""
         before = self._unit_at(number - 1) if number > self._first_unit() else None
         after = self._unit_at(number + 1) if number + 1 < self._end_unit else None
         if after is not None and not _is_written(after):
@@ -262,7 +263,7 @@ class BatchQueue(ConsumeQueue):
                 self.max_offset = self._unit_at(keep - 1).end_offset
             else:
                 self.max_offset = cut.base_offset if _is_written(cut) else self.min_offset
-            if keep == first and self.max_offset:  # nothing else keeps the last queue offset
+            if keep == first and self.max_offset:  # no other unit keeps the last queue offset
                 filler = BatchUnit(0, FILLER_SIZE, 0, 0, self.max_offset - 1, 1).packed()
                 self._files[0].map[:BATCH_UNIT_BYTES] = filler
                 keep += 1

@@ -1,7 +1,7 @@
 """Reads a BatchQueue: a pull gets whole records, also if it asks for a message in the middle of one.
 
-max_nums counts messages; the first matching record is returned however many it has. Source: RocketMQ 5.3.3
-DefaultMessageStore.getMessage, isTheBatchFull.
+max_nums counts messages; the first matching record is returned with any number of messages. Source: RocketMQ
+5.3.3 DefaultMessageStore.getMessage, isTheBatchFull.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ def read_batch_queue(
                     found.pop()
                     count, total = count - wrong.messages, total - wrong.size
             if next_offset > offset:
-                break  # what is in front of the damage is good
+                break  # records in front of the damage are good
             raise ValueError(f"a unit does not say what its record does: {wrong}")
         if not next_offset < unit.end_offset <= high:
             if found:
@@ -71,8 +71,8 @@ def read_batch_queue(
 def _wrong_unit(
     log: CommitLog, before: BatchUnit | None, unit: BatchUnit, next_offset: int
 ) -> BatchUnit | None:
-    """Returns this unit or the one in front of it if it does not say what its record does: a consumer that
-    goes on from next_offset would miss messages."""
+    """Returns this unit or the one in front of it if it contradicts its record: a consumer that continues
+    from next_offset would miss messages."""
     if not names_its_record(log, unit):
         return unit
     is_gap = unit.base_offset > next_offset or (before is not None and before.end_offset > unit.base_offset)

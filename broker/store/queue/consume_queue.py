@@ -94,7 +94,7 @@ class ConsumeQueue:
         self.waiters: dict[Callable[[], None], int] = {}  # callback -> wanted offset; see QueueTable
         self._files: list[MappedFile] = []
         self._base = self._end = 0  # byte positions of the last file
-        self._room_end = 0  # blocks are reserved up to here: storing into a hole of a full disk is a SIGBUS
+        self._room_end = 0  # blocks are reserved up to here: storing into a hole of a full disk raises SIGBUS
         self._map: mmap.mmap | None = None
         self._synced_end = 0  # byte position: all in front of it is durable
         self.is_listed = False  # in the file of ends
@@ -122,7 +122,7 @@ class ConsumeQueue:
 
     @classmethod
     def file_kind(cls, file_bytes: int) -> FileKind:
-        """Returns what the files of such queues have to be like."""
+        """Returns the required form of the files of such queues."""
         return FileKind(cls.size_setting, file_bytes, cls.unit_bytes)
 
     @property
@@ -179,7 +179,7 @@ class ConsumeQueue:
         )  # fmt: skip
 
     def lost_files(self) -> list[Path]:
-        """Returns the files whose units are lost, as far as a look at the first unit of each shows."""
+        """Returns the files whose units are lost, judging by the first unit of each."""
         return [file.path for file in lost_files(self._files)]
 
     def _use_last_file(self) -> None:
@@ -241,8 +241,8 @@ class ConsumeQueue:
         self._synced_end = min(self._synced_end, position)
 
     def begin_with(self, number: int) -> None:
-        """The unit `number`, in front of min_offset, has a record now, which was not known before: the queue
-        begins there. Consumers pass fillers behind it. OSError: no room."""
+        """The unit `number`, in front of min_offset, now has a record, which was not known before: the queue
+        begins there. Consumers skip fillers behind it. OSError: no room."""
         for each in range(number + 1, self.min_offset):
             self.rewrite(each, *UNIT.unpack(GAP_FILLER))
         self.min_offset = number
@@ -323,13 +323,13 @@ class ConsumeQueue:
         return offset + size if size != FILLER_SIZE else 0
 
     def may_have_lost_end(self) -> bool:
-        """Whether its last file was too short, or the queue ends at a page's begin, where it would end if a
-        disk has lost its last page."""
+        """Whether its last file was too short, or the queue ends at the start of a page, where it would end
+        if a disk had lost its last page."""
         at = self._end_position % self.file_bytes
         return self.is_end_lost or bool(self._files and (not at or -at % PAGE_BYTES < self.unit_bytes))
 
     def end_before(self, log_offset: int) -> int:
-        """Returns the next queue offset as it was when the CommitLog ended at log_offset."""
+        """Returns the next queue offset when the CommitLog ended at log_offset."""
         if self.log_end_offset() <= log_offset:
             return self.next_offset
         return self._search_end(log_offset, crashed=False)
@@ -366,8 +366,8 @@ class ConsumeQueue:
         return jobs
 
     def needs_cut(self, log_offset: int) -> bool:
-        """Whether cut() has to change the queue. Looks at the last unit only; if that does not tell, the
-        answer is True. What a scan has seen in front of the cut stays true."""
+        """Whether cut() has to change the queue. Reads the last unit only; if that does not decide it, the
+        answer is True. Results of a scan in front of the cut stay valid."""
         if self.next_offset != self.max_offset or self.seen_to > log_offset:
             return True
         last = self._end_position // self.unit_bytes - 1
@@ -388,7 +388,7 @@ class ConsumeQueue:
         return [*jobs, partial(self._synced_at_most, position)]
 
     def _synced_at_most(self, position: int) -> None:
-        """Corrects the end that a sync has set which was running during the cut."""
+        """Corrects the end that was set by a sync that ran during the cut."""
         self._synced_end = min(self._synced_end, position)
 
     def drop_stale(self) -> None:
@@ -411,7 +411,7 @@ class ConsumeQueue:
         return end - 1 if crashed and is_torn(self._place, self._first_unit(), end) else end
 
     def expire(self, log_min_offset: int) -> list[MappedFile]:
-        """Takes out the files whose records are all in front of log_min_offset, where the log begins now, and
+        """Removes the files whose records are all in front of log_min_offset, where the log begins now, and
         returns them. The caller calls their delete(), in any thread. The last file stays."""
         gone = self._take_old_files(log_min_offset)
         first_unit = max(self.min_offset, self._first_unit())
@@ -420,14 +420,15 @@ class ConsumeQueue:
         return gone
 
     def _take_old_files(self, log_min_offset: int) -> list[MappedFile]:
-        """Takes out old files; the last unit of a file begins with the CommitLog offset of its record."""
+        """Removes old files; the last unit of a file begins with the CommitLog offset of its record."""
         gone: list[MappedFile] = []
         while len(self._files) > 1 and self._is_old(log_min_offset):
             gone.append(self._files.pop(0))
         return gone
 
     def _is_old(self, log_min_offset: int) -> bool:
-        """Whether the last record of the first file is deleted. If its unit is lost, the next files tell."""
+        """Whether the last record of the first file is deleted. If its unit is lost, the next files
+        decide."""
         second = self._files[1].start_offset // self.unit_bytes
         end, file_units = self._end_position // self.unit_bytes, self.file_bytes // self.unit_bytes
         numbers = second - 1, *range(second, end, file_units)
@@ -463,7 +464,7 @@ class ConsumeQueue:
                 sync_directory(directory)
 
     def _delete(self, file: MappedFile) -> None:
-        """Deletes the file durably. Files are deleted one by one, so that after a power cut no file is back
+        """Deletes the file durably. Files are deleted one by one, so that after a power cut no file reappears
         behind a missing or a short one."""
         file.delete()
         sync_directory(self.directory)

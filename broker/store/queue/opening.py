@@ -1,8 +1,8 @@
 """Opens the files of a queue at a start, and finds which of its units are lost.
 
 A lost file in the middle is replaced by a sparse one, whose units were never written, and a file that has
-lost its end gets its size again. So each unit is where its number says, and to read a lost one is an error of
-that read only.
+lost its end gets its size again. So each unit is at the place of its number, and only reading a lost one
+fails.
 """
 
 import logging
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 NEW_FILE: Final = "lost.new"
 PAGE_BYTES: Final = 4_096
-"""What a disk writes, or loses, as a whole."""
+"""The unit that a disk writes, or loses, as a whole."""
 NEIGHBOURS: Final = 8
-"""Units that tell whether one in front of them is damaged; so many may be damaged side by side."""
+"""Units that show whether one in front of them is damaged; as many adjacent ones may be damaged."""
 FILLER_SIZE: Final = 2147483647
-"""Of a unit that stands for no record."""
+"""Place of a unit without a record."""
 _PLACE = struct.Struct(">qi")
 
 
@@ -38,8 +38,7 @@ class OpenedFiles(NamedTuple):
 
 def open_files(directory: Path, kind: FileKind, has_units: Callable[[MappedFile], bool]) -> OpenedFiles:
     """Opens all files that have a unit; if none has, the first file. To be called when the size fits all
-    queues of the store. StoreError, before anything is changed: a file has more bytes, or a name that none
-    can have."""
+    queues of the store. StoreError, before any change: a file has more bytes, or an impossible name."""
     found = sized_files(directory)
     kind.check([found], how_to_repair(directory), is_size_sure=True)
     short = [file for file in found if file.size < kind.file_bytes]
@@ -77,7 +76,7 @@ def lost_files(files: list[MappedFile]) -> list[MappedFile]:
 
 
 def how_to_repair(directory: Path) -> str:
-    """What an operator can do for a queue with lost files. directory: the queue's."""
+    """The remedy for a queue with lost files. directory: the queue's."""
     root, kind = directory.parents[2], directory.parents[1].name
     if kind.startswith("batch"):
         return (
@@ -104,7 +103,7 @@ def units_in(file: MappedFile, unit_bytes: int, is_written: Callable[[bytes], bo
         while last >= count and not look(last):
             last -= 1
         if last >= count and (not count or log_offset(count - 1) < log_offset(last)):
-            count = last + 1  # else it is left of before a crash of RocketMQ, which zeros nothing
+            count = last + 1  # else it remains from before a crash of RocketMQ, which zeros nothing
     return count
 
 
@@ -127,8 +126,8 @@ def first_behind(
 def end_in_front(
     low: int, high: int, unit_bytes: int, file_bytes: int, is_in_front: Callable[[int], bool | None]
 ) -> int:
-    """Does first_behind(), for units that a disk may have damaged: one that is behind, and has one in front
-    among the next NEIGHBOURS, has a wrong place, and ends nothing."""
+    """As first_behind(), for units that a disk may have damaged: one that is behind, and has one in front
+    among the next NEIGHBOURS, has a wrong place, and is ignored."""
     while True:
         found = first_behind(low, high, unit_bytes, file_bytes, is_in_front)
         next_ones = range(found + 1, min(found + 1 + NEIGHBOURS, high))

@@ -1,10 +1,10 @@
 """queueEnds: where the queues ended when the store was closed, or some seconds ago, so that a start finds the
-entries that a disk has lost at the end of one. Without it their numbers would be given again.
+entries that a disk has lost at the end of one. Without it their numbers would be assigned again.
 
 A line of JSON behind its CRC-32 in hex and a blank: {"offset": CommitLog offset up to which all records had
 their entries, "ends": [[topic, queueId, end], ...]}. All of these entries were durable when it was written.
-It is deleted before a queue is cut, and at the end of a start; a checkpoint writes it anew. A damaged one is
-as good as none. Earlier releases wrote the ends alone, at a clean stop.
+It is deleted before a queue is cut, and at the end of a start; a checkpoint writes it anew. A damaged file
+counts as missing. Earlier releases wrote the ends alone, at a clean stop.
 
 Lines behind the first one, each with its checksum, are lists of [topic, queueId] of queues that got their
 first entry since. A checkpoint appends one before it counts these entries as durable, so the loss of a new
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME: Final = "queueEnds"
 NO_OFFSET: Final = sys.maxsize
 ZEROS_AT_END: Final = 4_096
-"""With so many, the log was not written there; a header has some as well."""
+"""With this many zero bytes, the log was not written there; a header has some as well."""
 Row = tuple[str, int, int]
 """Topic, queueId, end."""
 
@@ -50,7 +50,7 @@ _decode_new = msgspec.json.Decoder(list[tuple[str, int]]).decode
 
 
 def write_ends(root: Path, ends: QueueEnds) -> None:
-    """Writes the file durably. If that fails, the log says so, and there is none."""
+    """Writes the file durably. A failure is logged, and then there is no file."""
     body = msgspec.json.encode(ends)
     try:
         replace_file(root / FILE_NAME, b"%08x " % zlib.crc32(body) + body, keep_backup=False)

@@ -1,7 +1,7 @@
 """All ConsumeQueues of a store by (topic, queueId), and the callbacks that wait for their next message.
 
 Owned by the event loop thread. A queue exists in memory from its first message or waiter on, and on disk from
-its first unit on. It is a BatchQueue if its topic has queue.type=BatchCQ, or if its first record says so,
+its first unit on. It is a BatchQueue if its topic has queue.type=BatchCQ, or if its first record shows it,
 since a replica may get records before their topics. Its kind never changes.
 """
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 WAITERS_MAX: Final = 65_536
 EMPTIED_AT_ONCE: Final = 1_024
-"""Queues that one step of emptied() looks at: 1 to 2 ms."""
+"""Queues that one step of emptied() checks: 1 to 2 ms."""
 CUT_AT_ONCE: Final = 1_024
 """The same of to_cut()."""
 
 
 class BatchTopics(Protocol):
-    """What a store needs of the topics (broker/metadata/topics.py). on_batch_topic is set by the store, and
-    called with each topic that has queue.type=BatchCQ."""
+    """The store's interface to the topics (broker/metadata/topics.py). on_batch_topic is set by the store,
+    and called with each topic that has queue.type=BatchCQ."""
 
     on_batch_topic: Callable[[str], None] | None
 
@@ -56,8 +56,8 @@ class QueueDirectory(NamedTuple):
 
 
 def queue_directories(base: Path) -> Iterator[QueueDirectory]:
-    """Returns the queues that have a directory, by topic. Other files, such as a file manager's, are passed
-    over. A store may have 100,000."""
+    """Returns the queues that have a directory, by topic. Other files, such as a file manager's, are skipped.
+    A store may have 100,000."""
     if not base.is_dir():
         return
     with os.scandir(base) as topics:
@@ -72,7 +72,7 @@ class QueueTable:
     """`table` is read directly by the fast path: topic -> queueId -> queue, without BatchQueues."""
 
     def __init__(self, base: Path, file_bytes: int, batch_file_bytes: int, topics: BatchTopics) -> None:
-        """base: directory of the ConsumeQueues; BatchQueues are in one beside it. topics: says which topics
+        """base: directory of the ConsumeQueues; BatchQueues are in one beside it. topics: knows which topics
         have queue.type=BatchCQ, and calls become_batch() when one gets it."""
         self._base, self._batch_base = base, base.with_name(f"batch{base.name}")
         self._file_bytes, self._batch_file_bytes = file_bytes, batch_file_bytes
@@ -86,7 +86,7 @@ class QueueTable:
         self.has_batch_type: Callable[[str], bool] = topics.is_batch
         topics.on_batch_topic = self.become_batch
         self.moved_on: dict[tuple[str, int], int] = {}
-        """The next queue offsets of queues that have left some out; see UnreadNumbers.skip()."""
+        """The next queue offsets of queues that have skipped some; see UnreadNumbers.skip()."""
         self.first_offset = 0
         """Queue offset of the first message of a queue that is made now, of a BatchQueue's a multiple."""
         self.woken: list[ConsumeQueue] = []
@@ -206,7 +206,7 @@ class QueueTable:
         queue = self.get(topic, queue_id)
         if queue.seen_to or queue.max_offset or self.moved_on.get((topic, queue_id)) != queue.next_offset:
             queue.go_on_from(end)
-        else:  # it has left out some, and has no record
+        else:  # it has skipped some, and has no record
             queue.next_offset = max(queue.next_offset, end)
 
     def emptied(self, begin: int) -> Iterator[dict[tuple[str, int], int]]:
@@ -263,7 +263,7 @@ class QueueTable:
         return topic in self._batch_table or self.has_batch_type(topic)
 
     def has_messages(self, topic: str, *, in_batches: bool) -> bool:
-        """Whether the topic has queues of that kind in which queue offsets were given. A deleted topic may
+        """Whether the topic has queues of that kind in which queue offsets were assigned. A deleted topic may
         have some."""
         table: Mapping[str, Mapping[int, ConsumeQueue]] = self._batch_table if in_batches else self.table
         return any(queue.next_offset for queue in table.get(topic, {}).values())

@@ -1,4 +1,4 @@
-"""Reads a ConsumeQueue for a pull: the matching messages, or the status that says why there are none.
+"""Reads a ConsumeQueue for a pull: the matching messages, or a status with the reason why there are none.
 
 Source: RocketMQ 5.3.3 DefaultMessageStore.getMessage.
 """
@@ -73,8 +73,8 @@ def read_queue(
     tag_codes: frozenset[int] | None,
 ) -> GetResult:
     """Reads at most max_nums messages and max_bytes bytes from the queue offset on. The first matching
-    message is returned whatever its size. queue: None if it does not exist. tag_codes: None if all messages
-    match. ValueError: the queue is damaged."""
+    message is returned at any size. queue: None if it does not exist. tag_codes: None if all messages match.
+    ValueError: the queue is damaged."""
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
     low, high = queue.min_offset, queue.max_offset
@@ -98,7 +98,7 @@ def read_queue(
                 break
             if size <= 0 or log_offset < range_end or log_offset + size > log.max_offset:
                 if count:
-                    break  # what is in front of the damage is good
+                    break  # records in front of the damage are good
                 raise ValueError(f"{size} bytes at {log_offset} are not in the log, or not in its order")
             if log_offset != range_end:
                 if count:

@@ -1,5 +1,5 @@
 """Counts large records by their size, for a histogram. Small ones are not counted: most records are small,
-and their number is that of all messages less the counted ones. Pure; a compiled leaf."""
+and their number is that of all messages minus the counted ones. Pure; a compiled leaf."""
 
 import struct
 from typing import Final, TypeAlias

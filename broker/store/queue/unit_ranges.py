@@ -2,8 +2,8 @@
 """Where the next records of a queue are in the log, and copies of scattered ones. Pure; a compiled leaf.
 
 Units are those of a ConsumeQueue: the records' CommitLog offsets ascend. Ranges are (start, end) in the log,
-and adjacent records share one. A pull without a filter makes none: it copies scattered records as their units
-say.
+and adjacent records share one. A pull without a filter makes none: it copies scattered records by their
+units.
 """
 
 import struct
@@ -14,7 +14,7 @@ from keelmq.runtime.compiled import is_compiled, prefer_twin
 _IS_COMPILED: Final = is_compiled(__file__)
 _UNIT = struct.Struct(">qI8x")
 _UNIT_BYTES: Final = 20
-_OFFSET_MAX: Final = 1 << 62  # no log comes there, and sums fit into 64 bits
+_OFFSET_MAX: Final = 1 << 62  # no log reaches it, and sums fit into 64 bits
 
 Ranges = list[tuple[int, int]]
 
@@ -25,7 +25,7 @@ and the last one ends in the log, and into how many ranges they fall."""
 
 
 def next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | None:
-    """Looks at the records of all units, at least one. None: they have more than bytes_max bytes, as a filler
+    """Checks the records of all units, at least one. None: they have more than bytes_max bytes, as a filler
     has, or the first one lies below log_min, or one is empty or begins before the end of the one before, or
     beyond any log."""
     if _IS_COMPILED:

@@ -1,12 +1,12 @@
 """Timers in the order of their delivery time, and which of them are delivered. Pure.
 
-The timer queue in the log has the timers. The wheel keeps eight bytes for each undelivered one: its offset in
-that queue, in a slot per delivery time. Timers are delivered in phases: the queue is read to its end, then
-everything that is due by then is delivered, ordered by (time, offset). So five numbers say what has been
-delivered, even in the middle of a phase, and the wheel can be rebuilt from them and the queue.
+The timers are in the timer queue of the log. The wheel keeps eight bytes for each undelivered one: its offset
+in that queue, in a slot per delivery time. Timers are delivered in phases: the queue is read to its end, then
+everything that is due by then is delivered, ordered by (time, offset). So five numbers define the delivered
+timers, even in the middle of a phase, and the wheel can be rebuilt from them and the queue.
 
-Timers whose records retention is about to delete are rolled: written to the end of the queue again. All in
-front of an offset are, so that a new master can begin to read there.
+Timers whose records retention is about to delete are rolled: written to the end of the queue again. All
+timers in front of an offset are rolled, so that a new master can begin reading there.
 """
 
 import heapq
@@ -22,7 +22,7 @@ TIMERS_MAX: Final = 20_000_000
 NOTHING: Final = -1
 _EVERY_OFFSET: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 64
-"""Of a recall's key as it is kept: a client may send one of 32 KB, and it waits until its timer is due."""
+"""Limit of a stored recall key: a client may send one of 32 KB, and it is kept until its timer is due."""
 
 
 class Frontier(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class TimerWheel:
             tuple[int, int]
         ] = []  # heap: (first offset, time); also of slots that are gone
         self._stale: set[int] = set()  # times in the heap whose slots were rolled
-        self._rolling: tuple[int, array[int]] | None = None  # what is being rolled of one slot
+        self._rolling: tuple[int, array[int]] | None = None  # timers of one slot that are being rolled
         self._rolled = 0  # timers of it that are rolled
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class TimerWheel:
         return self._rests.get(out_ms) if slot is None else slot
 
     def skip(self, offset: int) -> None:
-        """Passes over a unit that is not a timer."""
+        """Skips a unit that is not a timer."""
         self.read_end = offset + 1
 
     def is_recalled(self, out_ms: int, key: bytes) -> bool:
@@ -136,7 +136,7 @@ class TimerWheel:
     # -- delivering --------------------------------------------------------------------------------------
 
     def begin_phase(self, limit_ms: int) -> None:
-        """Begins to deliver everything with a time of up to limit_ms."""
+        """Begins delivering all timers with a time of up to limit_ms."""
         assert self._limit_ms is None, "in a phase"
         self._limit_ms = limit_ms
 
@@ -173,7 +173,7 @@ class TimerWheel:
         self._taken += 1
         self._count -= 1
         known = self._frontier
-        if (out_ms, offset) > (known.slot_ms, known.slot_offset):  # else an earlier master was further on
+        if (out_ms, offset) > (known.slot_ms, known.slot_offset):  # else an earlier master was ahead
             self._frontier = Frontier(known.read_ms, known.read_offset, self.read_end, out_ms, offset)
 
     def _drop_slot(self) -> None:
@@ -236,7 +236,7 @@ class TimerWheel:
         return None
 
     def rolled(self) -> None:
-        """Takes the timer that next_to_roll() returned out of the wheel: it is read again as a new one."""
+        """Removes the timer that next_to_roll() returned from the wheel: it is read again as a new one."""
         assert self._rolling is not None, "nothing is rolled"
         self._rolled += 1
         self._count -= 1
@@ -267,7 +267,7 @@ class TimerWheel:
         return min(starts, default=self.read_end)
 
     def check_invariants(self) -> None:
-        """Asserts what must hold between any two calls."""
+        """Asserts the invariants, which hold between any two calls."""
         assert sorted(self._heap) == sorted([*self._slots, *self._rests, *self._stale]), (
             "a slot for each time"
         )
