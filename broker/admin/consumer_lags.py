@@ -1,6 +1,6 @@
 """ConsumerLags: writes how far each consumer group is behind, for analytics; of a master only.
 
-Offsets and queue ends are in memory, and are read in small steps, between which the event loop goes on. The
+Offsets and queue ends are in memory, and are read in small steps, between which the event loop continues. The
 time of the oldest message costs one ConsumeQueue unit and, in a thread, the header of one record per queue.
 A queue in which the group has committed no offset counts from its beginning, as in the metrics.
 """

@@ -52,12 +52,12 @@ class DiskQuota:
 
     @property
     def used_bytes(self) -> int:
-        """Sizes of the store's major files, counted now. Looks at each queue."""
+        """Sizes of the store's major files, counted now. Reads the size of each queue."""
         return log_bytes(self._store.commit_log).used + self._count_derived().used
 
     @property
     def quota_bytes(self) -> int:
-        """What the store may use, of all its partitions; 0: no quota."""
+        """Bytes that the store may use on all its partitions; 0: no quota."""
         return sum(use.quota_bytes for use in self.uses(recount=False))
 
     def uses(self, *, recount: bool = True) -> tuple[QuotaUse, ...]:

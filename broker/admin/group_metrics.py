@@ -24,7 +24,7 @@ OTHERS: Final = "(others)"
 NORMAL: Final = "normal"
 PROTOCOL: Final = "remoting"
 SLICE_ROWS: Final = 250
-"""Series that one slice of a scrape makes or looks at: 1 to 2 ms."""
+"""Series that one slice of a scrape makes or checks: 1 to 2 ms."""
 SLICE_MEMBERS: Final = 2_000
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _PAIR = ("topic", "consumer_group", "is_system")

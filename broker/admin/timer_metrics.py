@@ -16,7 +16,7 @@ from keelmq.runtime.slices import Slices
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 STEP: Final = 5_000
-"""Delivery times that are looked at between two pauses for other work."""
+"""Delivery times that are read between two pauses for other work."""
 STORAGE: Final = ("local", "disk")
 STORAGE_LABELS: Final = ("storage_type", "storage_medium")
 

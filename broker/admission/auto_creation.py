@@ -20,7 +20,7 @@ PER_MINUTE: Final = "autoCreatePerMinute"
 
 class AutoCreation:
     """what: "topic" or "group", for texts. key: the configuration key of count_max, the rows of the table
-    above which nothing is created. per_minute: rate and burst of one remote address; 0: no limit. command:
+    above which no row is created. per_minute: rate and burst of one remote address; 0: no limit. command:
     the administrator's command that creates one."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 `async with Broker(config) as broker:` recovers the store, binds its ports, serves until the block ends, and
 leaves nothing behind. It raises ConfigError, BrokerMetaError or StoreError if it cannot. It accepts no
-message before it is master: at once without controller mode, else when the controllers say so.
+message before it is master: at once without controller mode, else when the controllers decide it.
 """
 
 import asyncio

@@ -61,7 +61,7 @@ class BrokerHttp:
 
     @property
     def servers(self) -> Mapping[str, LateHttp]:
-        """The ports that the configuration asks for, by their names in the log."""
+        """The configured ports, by their names in the log."""
         both = {"HTTP": self._http, "metrics": self._prom}
         return {name: server for name, server in both.items() if server is not None}
 

@@ -14,7 +14,7 @@ from keelmq.runtime.tls.contexts import ServerTls
 
 
 class Listeners:
-    """start() binds the ports, close_connections() closes what clients opened."""
+    """start() binds the ports, close_connections() closes the clients' connections."""
 
     def __init__(
         self,

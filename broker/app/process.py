@@ -1,4 +1,4 @@
-"""ProcessParts: what the brokers of one process share. The only broker of a process does not share them."""
+"""ProcessParts: the parts that the brokers of one process share, or that its only broker uses alone."""
 
 import msgspec
 

@@ -125,7 +125,7 @@ class StoreChecksums:
             raise ChecksumError(f"[{start}, {end}) is not in the confirmed log, [{low}, {high})")
 
     async def of_queues(self, request: QueueChecksumsRequest) -> QueueChecksums:
-        """Returns the checksums of some queues, and where the next request goes on."""
+        """Returns the checksums of some queues, and where the next request continues."""
         start, end = request.start_offset, min(request.end_offset, self._store.dispatch_offset)
         queues = sorted(
             (each for each in self._store.queues.each() if not isinstance(each, BatchQueue)), key=_key
@@ -195,7 +195,7 @@ def search_damage(
 ) -> Search:
     """Returns the damaged parts that overlap the log's [start, end), whose record boundaries are not known.
 
-    data: the log from offset `base` on, within one file; it should go on behind `end` for the longest record.
+    data: the log from offset `base` on, within one file; it should extend behind `end` by the longest record.
     is_boundary: a record begins at `base`."""
     # BODYCRC is enough to find boundaries; records_of() decides which records are sound.
     assert base <= start < end <= base + len(data)

@@ -79,7 +79,7 @@ class StoreCopyHandlers:
         return Reply(body=_told(self._backups.progress))
 
     async def cancel_backup(self, header: Empty, call: Call) -> Reply:
-        """Ends the backup in progress and deletes what it has written (29043)."""
+        """Ends the backup in progress and deletes its files (29043)."""
         before = self._backups.cancel()
         if before.state == "copying":
             call.changes["backup"] = before.path, None

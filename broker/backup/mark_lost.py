@@ -149,7 +149,7 @@ def _add_entries(queue: Path, found: list[LostRange]) -> None:
 
 def _entries(queue: Path, from_offset: int) -> Iterator[tuple[Path, int, int]]:
     """Yields (file, number, log offset) of each entry of a queue. Files that end in front of from_offset are
-    passed over."""
+    skipped."""
     for path in listed_files(queue):
         first = int(path.name) // UNIT_BYTES
         with path.open("rb") as file:
@@ -223,7 +223,7 @@ class _Damage:
 
 def _time_beside(file: int, base: int, lost: LostRange) -> int:
     """Returns STORETIMESTAMP of the record behind the range, which all replicas have; of the first record of
-    the file if there is none, or 1. A start of RocketMQ looks at the first record of each file."""
+    the file if there is none, or 1. A start of RocketMQ reads the first record of each file."""
     for position in (lost.end - base, 0):
         raw = os.pread(file, HEADER_BYTES, position)
         if len(raw) == HEADER_BYTES and int.from_bytes(raw[4:8], "big") in (MAGIC_V1, MAGIC_V2):

@@ -44,7 +44,7 @@ def restore_store(
     a file cannot be read or written; OSError: nothing was begun. A broker finds no messages in an incomplete
     store.
 
-    with_identity: the broker goes on with the brokerId of the backup. Otherwise it gets a new one.
+    with_identity: the broker keeps the brokerId of the backup. Otherwise it gets a new one.
     """
     manifest = read_manifest(backup)
     check_target(backup, root, manifest, with_identity=with_identity)

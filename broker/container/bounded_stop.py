@@ -11,7 +11,7 @@ STOP_S_MAX: Final = 20.0
 """A stop needs less than a second; its longest step writes unwritten data to the disk."""
 CANCELS_MAX: Final = 3
 CANCELLED_S_MAX: Final = 2.0
-"""A cancellation ends the step that hangs, and the stop goes on with the next one (StopSteps)."""
+"""A cancellation ends the step that hangs, and the stop continues with the next one (StopSteps)."""
 HEAD_START_S: Final = 2.0
 """How long masters wait for the stop of slaves: several times what a slave that does not hang needs."""
 
@@ -60,8 +60,8 @@ async def bounded_stops(
 
 
 async def close_hosts(hosts: Collection[BrokerHost], failures: list[str]) -> None:
-    """Closes all at the same time and with one deadline; a process that is not done then is killed. Adds to
-    `failures` what each could not stop, and raises StopError then."""
+    """Closes all at the same time and with one deadline; a process that is not done then is killed. Adds
+    their errors to `failures`, and raises StopError then."""
     tasks = [asyncio.create_task(host.close(), name=f"close of host {at}") for at, host in enumerate(hosts)]
     try:
         late = await _wait(tasks, CLOSE_S_MAX)

@@ -1,7 +1,7 @@
 """Container: the brokers of one machine in one program. It adds, removes, moves and describes them.
 
-A broker that cannot start is quarantined: its file and the reason stay listed, the others go on, and the same
-request tries it again. RocketMQ's container ends instead, with every healthy broker in it.
+A broker that cannot start is quarantined: its file and the reason stay listed, the others continue, and the
+same request tries it again. RocketMQ's container ends instead, with every healthy broker in it.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Container:
     async def _retry(self, member: Member) -> None:
         member.retries -= 1
         if self._members.get(member.path) is not member or member.state is not BrokerState.QUARANTINED:
-            member.retries = 0  # it serves, or a request has taken care of it
+            member.retries = 0  # it serves, or a request has handled it
             return
         again = self._admit(member.path)
         again.retries = member.retries

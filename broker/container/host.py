@@ -15,8 +15,8 @@ CLOSING: Final = "the container stops"
 
 
 class InnerSetup(msgspec.Struct, frozen=True):
-    """What a host needs to start a broker: the rest is in the file and in the container's configuration,
-    which every process of the container reads itself."""
+    """Arguments of a broker's start: the rest is in the file and in the container's configuration, which
+    every process of the container reads itself."""
 
     identity: BrokerIdentity
     config_path: Path

@@ -86,7 +86,7 @@ class Identity:
         owner = meta or temp
         self._check_code = owner.register_check_code if owner else ""
         self.now = recover(temp.broker_id if temp else None, meta.broker_id if meta else None)
-        self._is_new = meta is None  # without an id it was never master, whatever its epoch file says
+        self._is_new = meta is None  # without an id it was never master, regardless of its epoch file
         self._is_loaded = True
 
     @property

@@ -185,7 +185,7 @@ class Heartbeats:
         heartbeat: Callable[[], BrokerHeartbeatRequest | None],
         on_answer: Callable[[str, int, int], None],
     ) -> None:
-        """heartbeat: what to send now; None sends nothing. on_answer(controller, sent_ms, answered_ms)."""
+        """heartbeat: the heartbeat to send now; None: none. on_answer(controller, sent_ms, answered_ms)."""
         self._client, self._interval_ms, self._heartbeat = client, interval_ms, heartbeat
         self._on_answer = on_answer
         self._addresses = tuple(addresses)

@@ -134,8 +134,8 @@ class ReplicasManager:
         self._poll_now.set()
 
     async def _run(self, tasks: TaskSet) -> None:
-        """Registers, then handles role updates. After an error its supervisor calls it again, and it goes on
-        with the id that it has."""
+        """Registers, then handles role updates. After an error its supervisor calls it again, and it
+        continues with the same id."""
         while True:
             if self._lost_because:
                 await self._give_up_id()

@@ -137,7 +137,7 @@ def sync_state_set_of(update: RoleUpdate) -> SyncStateSet:
 
 
 def failure_text(error: Exception) -> str:
-    """Returns why a role change failed, and what an operator can do about it."""
+    """Returns why a role change failed, and the remedy."""
     if isinstance(error, TimeoutError):
         return f"it did not end within {PROMOTION_MS} ms"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -1,9 +1,9 @@
 """For how long appends wait until confirmOffset passes them, as counts of log_buckets. Pure.
 
-A batch is what one iteration of the event loop has appended. Its time is counted once, in the bucket of the
-microseconds from the append to the confirmation. The number of waiting batches is bounded: beyond
-WAITING_MAX, neighbours that were appended at nearly the same time are merged, and the time of a batch may be
-too long by up to 4 / WAITING_MAX of the age of the oldest one. It is never too short.
+A batch is the bytes that one iteration of the event loop has appended. Its time is counted once, in the
+bucket of the microseconds from the append to the confirmation. The number of waiting batches is bounded:
+beyond WAITING_MAX, neighbours that were appended at nearly the same time are merged, and the time of a batch
+may be too long by up to 4 / WAITING_MAX of the age of the oldest one. It is never too short.
 
 Only a master appends. Invariant: waiting batches ascend strictly in their ends.
 """

@@ -70,7 +70,7 @@ class Lease:
         """Changes the times. since_ms: heartbeats that were sent from then on had this timeout.
 
         A shorter timeout counts at once. A longer one must be given when the old one has passed since
-        since_ms: then nothing that was heard before can still count, and it is forgotten here.
+        since_ms: then no earlier heartbeat can still count, and they are forgotten here.
         """
         if timeout_ms - timeout_ms // MARGIN > self._timeout_ms:
             self._not_before_ms = since_ms

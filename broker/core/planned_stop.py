@@ -12,7 +12,7 @@ QUIET_MS = 300
 ANSWERS_MS = 2_500
 """Extra time for the answers to forwarded messages."""
 MASTER_LOST_MS = 5_000
-"""A broker that has had no link to its master for so long cannot forward."""
+"""A broker that has had no link to its master for this time cannot forward."""
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -20,11 +20,11 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
     """The input of readiness; an empty text means that there is no such fault.
 
     `registered`: name servers that list this broker; `not_registered`: why the others do not. `serving`:
-    started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this
-    replica copies nothing. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`:
-    why sends are refused. `permits_write`: of brokerPermission; without it, name servers send no producer
-    here. `no_room`: why the disk accepts no messages. `log_damage`: which confirmed records are damaged, and
-    which journals of offsets a start has found lost; the other records are served, so the broker is ready.
+    started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this replica does not
+    copy. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`: why sends are
+    refused. `permits_write`: of brokerPermission; without it, name servers send no producer here. `no_room`:
+    why the disk accepts no messages. `log_damage`: which confirmed records are damaged, and which journals of
+    offsets a start has found lost; the other records are served, so the broker is ready.
     """
 
     serving: bool

@@ -33,7 +33,7 @@ class RegisterState(Enum):
 
 
 class Effect(Enum):
-    """What the shell has to do now."""
+    """The next action of the shell."""
 
     GET_NEXT_BROKER_ID = auto()
     WRITE_TEMP = auto()
@@ -53,8 +53,7 @@ class Event(Enum):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """The present state and effect. broker_id: the id that is asked for or owned; None before the first
-    answer."""
+    """The present state and effect. broker_id: the requested or owned id; None before the first answer."""
 
     state: RegisterState = RegisterState.INITIAL
     effect: Effect = Effect.GET_NEXT_BROKER_ID

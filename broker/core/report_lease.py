@@ -9,7 +9,7 @@ alone, keep it true, and neither compares the clocks of two machines:
 1. The master counts a report for at most report_lease_ms(). Let the master be cut off at c, from controllers
    and slaves at once. The controllers had then heard a heartbeat that was sent at c - B or later
    (B: brokerHeartbeatInterval), and elect T after they heard it (T: controllerHeartBeatTimeoutMills), so not
-   before c - B + T. A slave does not see the cut. It goes on reporting for HEARD_MS, and what it sends may
+   before c - B + T. A slave does not see the cut. It continues reporting for HEARD_MS, and its reports may
    still arrive if only the other direction is cut. So the last report arrives at c + HEARD_MS at the latest,
    and counts for T - T / MARGIN - B - HEARD_MS. T / MARGIN is for the rates of the clocks, and for the tick
    periods of both sides (100 ms each).

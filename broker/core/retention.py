@@ -2,7 +2,7 @@
 size and quota.
 
 Three levels of disk use: above used_ratio, old files are deleted at any hour; above forcibly_ratio, the
-oldest are deleted whatever their age; above warning_ratio, messages are refused until the use is at most
+oldest are deleted at any age; above warning_ratio, messages are refused until the use is at most
 forcibly_ratio again.
 
 Brokers that share a partition may each have a quota of it. Then the first level applies to the quota: old

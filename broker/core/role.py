@@ -71,8 +71,8 @@ class AskForElection(msgspec.Struct, frozen=True):
 
 
 class RegisterAgain(msgspec.Struct, frozen=True):
-    """Another process is registered with this broker's id: serve nothing until the controllers accept this
-    one again. The reason is for operators."""
+    """Another process is registered with this broker's id: do not serve until the controllers accept this one
+    again. The reason is for operators."""
 
     reason: str
 

@@ -9,7 +9,7 @@
 
 All integers are big-endian. The file has a fixed size, and its blocks are written once before they are used,
 so fdatasync of a record writes the record alone. A new or a renamed file needs commits of the file system's
-journal, which also write what others have changed. A record that was torn has another checksum.
+journal, which also write the changes of others. A torn record has another checksum.
 
 The record is there twice, at byte 0 and at byte WAL_BYTES, because a disk may damage one copy: between an
 election and the next replacement of the epoch file, no other file has the newest version. The second copy
@@ -95,7 +95,7 @@ class EpochWal:
 
     def prepare(self) -> None:
         """Creates the file, or completes one that is too short, then the mark. Then names and content are
-        durable, also what a process wrote that was killed before it could sync."""
+        durable, including the writes of a process that was killed before it could sync."""
         if self.path.exists():
             self._complete()
         else:

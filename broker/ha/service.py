@@ -76,7 +76,7 @@ class HaService:
         """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None: never sync_flush.
 
         on_replicated(offset): enough replicas have the bytes below it, so replies to messages that end there
-        or below may be sent. on_in_sync_changed(count): the agreed SyncStateSet has so many members.
+        or below may be sent. on_in_sync_changed(count): the number of members of the agreed SyncStateSet.
 
         metadata_lag_ms(slave_id, master_epoch): how long that slave has lacked a metadata change; 0: it has
         all. one_message_waits(): exactly one message waits for replicas. on_truncated(before, end): this

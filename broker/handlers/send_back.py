@@ -160,8 +160,8 @@ class SendBackHandler:
 
 
 def _message(record: Record, topic: Topic, level: int) -> MessageToStore:
-    """Returns the retry or dead letter. The client finds the original topic in RETRY_TOPIC. WAIT=false is
-    what RocketMQ stores; it has no effect here."""
+    """Returns the retry or dead letter. The client finds the original topic in RETRY_TOPIC. RocketMQ stores
+    WAIT=false; it has no effect here."""
     properties = record.properties
     message_id = offset_message_id(record.store_host, record.offset).encode()
     origin = property_value(properties, b"ORIGIN_MESSAGE_ID") or message_id

@@ -35,7 +35,7 @@ class Page(msgspec.Struct, frozen=True):
 def page_of(
     table: EncodedRows, what: str, *, seq: int | None, count_max: int | None, version: str | None
 ) -> Page:
-    """Returns the whole table if it fits, else the page that is asked for. seq, count_max, version: of the
+    """Returns the whole table if it fits, else the requested page. seq, count_max, version: of the
     request; None: without a page. Raises CommandError with the limit: neither fits."""
     if table.text_bytes <= ANSWER_BYTES_MAX:
         return Page(table.texts)

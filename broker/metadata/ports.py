@@ -24,7 +24,7 @@ class LocalQueues(Protocol):
 
     def emptied(self) -> Iterator[Ends]:
         """Yields the ends of the queues that have lost all their messages to retention, in slices. Retention
-        may go on in between."""
+        may continue in between."""
         ...
 
     def go_on_from(self, topic: str, queue_id: int, end: int) -> None:

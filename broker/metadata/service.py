@@ -208,7 +208,8 @@ class Metadata:
         self._changed_notifier.notify_all()
 
     async def begin_alone(self) -> None:
-        """Begins to serve as master without controllers, in a term of epoch 0: the tables' versions go on."""
+        """Begins to serve as master without controllers, in a term of epoch 0: the tables' versions
+        continue."""
         try:
             self.topics.settle(self.topics.guesses())
         except OSError as error:  # settled in memory; the next start repeats it
@@ -241,7 +242,7 @@ class Metadata:
 
     async def remember_ends(self, ends: Ends) -> None:
         """Records the ends of these queues, on disk when it returns. Retention awaits it before it deletes
-        their last messages. If the file cannot be written (the table has logged why), the deletion goes on:
+        their last messages. If the file cannot be written (the table has logged why), the deletion continues:
         a full disk needs it, and the table is written again later."""
         if self._term is None:
             return

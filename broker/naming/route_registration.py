@@ -76,8 +76,8 @@ class RouteRegistration:
         registration: Callable[[], Awaitable[Registrations | None]],
         on_answer: Callable[[RegisterBrokerResponse], None],
     ) -> None:
-        """registration: what to send now; None sends nothing (no role yet). on_answer: called with the answer
-        to each registration, of several parts to the last."""
+        """registration: the registration to send now; None: none (no role yet). on_answer: called with the
+        answer to each registration, of several parts to the last."""
         self._client, self.period_ms, self.timeout_ms = client, period_ms, timeout_ms
         self._registration, self._on_answer = registration, on_answer
         self._wake = {address: asyncio.Event() for address in addresses}

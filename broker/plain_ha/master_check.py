@@ -44,9 +44,8 @@ class MasterCheck:
         find_master: Callable[[str], Awaitable[MasterHaAddress | None]],
         unverified_peer: Callable[[], Awaitable[str | None]],
     ) -> None:
-        """master: the address of the master's broker port; None: not known. find_master(address): the
-        configuration of the broker there. unverified_peer: why that broker is not of this group; None: it
-        is."""
+        """master: the address of the master's broker port; None: not known. find_master(address): the data
+        that the broker there reports. unverified_peer: why that broker is not of this group; None: it is."""
         self._client, self._store, self._master = client, store, master
         self._find_master, self._unverified_peer = find_master, unverified_peer
         self._fault: Refusal | None = None

@@ -182,7 +182,8 @@ class PopHandlers:
         return True
 
     def _continue_later(self, key: PollingKey) -> None:
-        """Reads on for waiting pops whose filters matched nothing so far, one key per turn of the loop."""
+        """Continues reading for waiting pops whose filters matched nothing so far, one key per turn of the
+        loop."""
         self._unfinished[key] = None
         self._schedule_continue()
 

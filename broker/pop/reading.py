@@ -95,7 +95,7 @@ class PopResult(msgspec.Struct):
     end: int = 0
     is_unfinished: bool = False
     refused: PutRefused | None = None
-    damage: PutRefused | None = None  # the refusal if there is nothing else
+    damage: PutRefused | None = None  # the refusal if there are no messages
 
     def header(self, params: PopParameters) -> PopMessageResponse:
         """Returns the header of the response."""

@@ -307,8 +307,8 @@ def _text_end(raw: bytes, at: int, end: int) -> int:
 
 
 def _unescape(raw: bytes, at: int, end: int, place: bytearray) -> int:
-    """Writes the properties behind the places, with a separator behind the last one, and the place of what it
-    has written. Returns where the quote behind them is; _BAD: there are other escapes than those below
+    """Writes the properties behind the places, with a separator behind the last one, and the place of the
+    written text. Returns where the quote behind them is; _BAD: there are other escapes than those below
     128."""
     table, to = _IS_TEXT, _PLACES_BYTES
     while at < end:

@@ -62,7 +62,7 @@ class TimedPeer:
         self.is_tls, self.certificate_names = peer.is_tls, peer.certificate_names
 
     def is_closing(self) -> bool:
-        """Returns whether nothing can be sent any more."""
+        """Returns whether the connection can no longer send."""
         return self._peer.is_closing()
 
     def send(self, frame: bytes) -> bool:

@@ -4,7 +4,7 @@ A master dispatches by the units that put() has queued. A replica, a start, and 
 of its predecessor read the log, many records in one pass (broker/message/record_scan.py).
 
 A replica also scans each record soon after it has received it, whether or not it is confirmed. So a promotion
-reads at most what arrived last: it knows where the last whole record ends (scanned_offset), and which queue
+reads at most the newest records: it knows where the last whole record ends (scanned_offset), and which queue
 offset comes next in each queue.
 
 Invariants: dispatch_offset <= confirm_offset; dispatch_offset and scanned_offset are record boundaries; at a

@@ -126,7 +126,7 @@ class TimerService(TermService):
 
     @property
     def delays(self) -> Mapping[str, Histogram]:
-        """The delays that producers of this master's timer messages asked for, in s, by topic."""
+        """The delays requested by producers of this master's timer messages, in s, by topic."""
         return self._writer.timer_delays
 
     @property

@@ -309,7 +309,7 @@ class TransactionService(TermService):
         return record
 
     def _put_copy(self, half: Half, record: Record, due_ms: int) -> bool:
-        """Stores a copy whose producer is not asked before due_ms. False: nothing can be written now."""
+        """Stores a copy whose producer is not asked before due_ms. False: no record can be written now."""
         to_store = copy_message(record, half, half.checks)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutRefused):
@@ -319,7 +319,7 @@ class TransactionService(TermService):
         return True
 
     def _cannot_copy(self, half: Half, record: Record, refused: PutRefused) -> bool:
-        """False: nothing can be written now. A half message without room for the properties of a copy, of
+        """False: no record can be written now. A half message without room for the properties of a copy, of
         RocketMQ or an earlier release, is given up: it would keep all others from being checked."""
         return refused.code == ResponseCode.MESSAGE_ILLEGAL and self._give_up(half, record)
 
@@ -336,7 +336,7 @@ class TransactionService(TermService):
         return True
 
     def _give_up(self, half: Half, record: Record) -> bool:
-        """Moves the message to TRANS_CHECK_MAX_TIME_TOPIC. False: nothing can be written now."""
+        """Moves the message to TRANS_CHECK_MAX_TIME_TOPIC. False: no record can be written now."""
         try:
             topic = self._metadata.topics.ensure(GIVEN_UP_TOPIC, 1)
         except OSError as error:

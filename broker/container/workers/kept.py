@@ -124,7 +124,7 @@ class KeptBrokers:
                 self._drop(kept, refusal)
 
     async def _start(self, kept: Kept, start: Callable[[InnerSetup], Awaitable[None]]) -> str | None:
-        """Returns the refusal; None: it serves, or a request has taken it."""
+        """Returns the refusal; None: it serves, or a request handles it."""
 
         async def started() -> None:
             await start(kept.setup)

@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def exit_at_last() -> None:
     """Ends the process if it is still there in STOP_S, with the stacks of all threads on stderr. The stops
-    are bounded, and so is what follows them (bounded_exit.py): this is for an event loop that hangs."""
+    and the steps after them are bounded (bounded_exit.py): this is for an event loop that hangs."""
     faulthandler.dump_traceback_later(STOP_S, exit=True)
 
 

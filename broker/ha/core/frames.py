@@ -1,7 +1,7 @@
 """The packets of the AutoSwitch HA stream in both directions: bytes <-> values. No socket, no clock.
 
 All integers are big-endian. The stream has no magic, no checksum and no version, so every length is checked
-before it is used, and nothing is parsed before all of its bytes have arrived. Source: RocketMQ 5.1.1 and
+before it is used, and no packet is parsed before all of its bytes have arrived. Source: RocketMQ 5.1.1 and
 later (a handshake of 16 bytes with the slave's id; older brokers sent an address and are not supported).
 """
 

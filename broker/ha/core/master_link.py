@@ -280,7 +280,7 @@ class MasterLink:
         return self.position >= 0 and min(log.max_offset, log.confirm_offset) - self.position >= FAR_BYTES
 
     def next_sendfile_batch(self, now_ms: int) -> list[Send]:
-        """Returns packets that a thread may send while the loop goes on; empty: use next_effect().
+        """Returns packets that a thread may send while the loop continues; empty: use next_effect().
 
         They hold confirmed bytes only, which no change of the master truncates while they are being sent.
         """

@@ -10,7 +10,7 @@ performs next_effect() until None, in that order:
 Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in `epochs`. An
 empty log ends at 0 until the master's first packet names the offset at which the master's log begins.
 
-With sync_flush, acks cover only what is on disk (pitfall 56), and the shell reports that by flushed().
+With sync_flush, acks cover only bytes on disk (pitfall 56), which the shell reports by flushed().
 """
 
 from collections import deque

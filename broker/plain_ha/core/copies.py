@@ -60,7 +60,7 @@ class CountedLinks:
         self._silent = {number: count for number, count in self._silent.items() if number in hosts}
 
     def acks(self, links: Mapping[int, MasterLink]) -> dict[int, int]:
-        """Returns the end of what each slave has reported, for the links that count."""
+        """Returns the log end that each slave has reported, for the links that count."""
         if self._silent:
             self._silent = {
                 number: count

@@ -23,7 +23,7 @@ class QueueOfGroup(NamedTuple):
 
 class Block(msgspec.Struct):
     """visible_ms: when messages with a changed invisible time are visible again. counts: earlier deliveries
-    of each message that had any. next_offset: behind all of them and behind what the filter skipped."""
+    of each message that had any. next_offset: behind all of them and the messages that the filter skipped."""
 
     pop_ms: int
     invisible_ms: int

@@ -148,8 +148,8 @@ class PopState:
             self._put_off_due[queue].push(checkpoint.due_ms, key)
 
     def overdue_since(self, now_ms: int) -> dict[int, int]:
-        """Returns {revive queue: due_ms of its most overdue checkpoint}, for queues that have one. Looks at
-        the first one of each queue only."""
+        """Returns {revive queue: due_ms of its most overdue checkpoint}, for queues that have one. Reads only
+        the first one of each queue."""
         found: dict[int, int] = {}
         for queue, held in enumerate(self._held):
             put_off = self._put_off_due[queue].first(now_ms, self._put_off[queue])

@@ -133,7 +133,7 @@ class IndexFile:
     # -- cutting and repair -----------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
-        """Removes the entries of records at or behind `offset`, and restores the chains to what they were."""
+        """Removes the entries of records at or behind `offset`, and restores the earlier chains."""
         data = self._file.map
         low, high = 1, self.count
         while low < high:

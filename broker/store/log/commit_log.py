@@ -357,7 +357,7 @@ class CommitLog:
 
     def cut(self, offset: int) -> list[Job]:
         """Ends the log at `offset` for its readers. The returned jobs do the same on disk: they delete the
-        later files, newest first, then write zeros behind the cut. Nothing may be written before they are
+        later files, newest first, then write zeros behind the cut. No byte may be written before they are
         done."""
         if offset < self.min_offset:
             return self.cut_all(offset)

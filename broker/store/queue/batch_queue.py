@@ -227,7 +227,7 @@ class BatchQueue(ConsumeQueue):
         return after is None or after.base_offset == wanted.end_offset
 
     def rewrite_batch(self, number: int, unit: BatchUnit) -> BatchUnit:
-        """Replaces the unit with this number in the files, as rewrite(), and returns what was there."""
+        """Replaces the unit with this number in the files, as rewrite(), and returns the old one."""
         found, position = self._unit_at(number), number * BATCH_UNIT_BYTES
         file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
         at = position - file.start_offset

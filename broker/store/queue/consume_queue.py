@@ -2,9 +2,9 @@
 
     0 CommitLog offset i64 | 8 record size i32 | 12 tags code i64
 
-Unit n is at byte n * 20 of an endless sequence of fixed-size sparse files. The queue has only what consumers
-may read: a unit is appended when confirmOffset has passed its record. `next_offset` may be further: it is the
-queue offset of the next record that is written to the log. Source: RocketMQ 5.3.3 ConsumeQueue.
+Unit n is at byte n * 20 of an endless sequence of fixed-size sparse files. The queue has only units that
+consumers may read: a unit is appended when confirmOffset has passed its record. `next_offset` may be higher:
+it is the queue offset of the next record that is written to the log. Source: RocketMQ 5.3.3 ConsumeQueue.
 """
 
 import logging
@@ -355,7 +355,7 @@ class ConsumeQueue:
         run(self.cut(log_offset, crashed=crashed))
 
     def cut(self, log_offset: int, *, crashed: bool = False) -> list[Job]:
-        """As truncate(), but for readers only; the returned jobs do it on disk. Nothing may be appended
+        """As truncate(), but for readers only; the returned jobs do it on disk. No unit may be appended
         before they are done."""
         keep, jobs = self._search_end(log_offset, crashed=crashed), list[Job]()
         if keep < self.max_offset:

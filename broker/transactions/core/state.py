@@ -75,7 +75,7 @@ class TransactionState:
         """Applies a half message, unless an op record ends it."""
         self.half_end = max(self.half_end, half.queue_offset + 1)
         if half.queue_offset in self._replayed_ends or half.root in self._replayed_ends:
-            self._replayed_ends.add(half.root)  # no op record may name a later copy
+            self._replayed_ends.add(half.root)  # a later copy may be in no op record
             self._open.pop(half.root, None)
         else:
             self._put(half)
@@ -146,7 +146,7 @@ class TransactionState:
 
     @property
     def op_position(self) -> int:
-        """Op records before it end no half message behind half_position."""
+        """Op records before it end no half message at or behind half_position."""
         half_position = self.half_position
         while self._ops and self._ops[0][1] < half_position:
             self._ops.popleft()
