@@ -59,8 +59,7 @@ class LiveSettings:
         table.bind(GET_BROKER_CONFIG, self.get)
 
     def view(self, table: OperationTable) -> Settings:
-        """Returns the settings that HTTP shows and changes. table: the one to which these handlers are
-        bound."""
+        """Returns the settings that HTTP shows and changes. table: it has the bindings of these handlers."""
         return Settings(
             program="mqbroker",
             current=lambda: self._config,

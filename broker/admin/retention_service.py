@@ -31,8 +31,7 @@ INDEX_RECORDS: Final = 128
 INDEX_PAUSE_MS: Final = 5
 """Pause between two slices of the index's catch-up, which takes at most a fifth of a core."""
 INDEX_SLICES: Final = 20
-"""Consecutive slices: the catch-up of a whole log takes more than an hour, and retention must run
-meanwhile."""
+"""Consecutive slices: the catch-up of a whole log takes over an hour, and retention must run meanwhile."""
 QUEUES_AT_ONCE: Final = 200
 DISPATCH_RECORDS: Final = 512
 ROLL_AHEAD_MS: Final = 3_600_000

@@ -163,8 +163,7 @@ class SendGate:
     def refuse_last(self, *, waits: bool = True) -> PutRefused | None:
         """Refuses by the rules that follow the checks of the message. None: accepted.
 
-        waits: the message waits for its replicas. One with WAIT=false is accepted regardless of
-        minInSyncReplicas.
+        waits: the message waits for its replicas. minInSyncReplicas does not apply to one with WAIT=false.
         """
         return (self.refuse_few_replicas() if waits else None) or self._refuse_overload()
 

@@ -191,8 +191,7 @@ class Broker(AsyncLife):
         self._http.serve(self._tasks)
 
     async def _stop(self) -> None:
-        """Ends within seconds, regardless of other machines. StopError: a step failed, the others were
-        done."""
+        """Ends within seconds, regardless of other machines. StopError: a step failed, the others ran."""
         self._serving = False
         self.gate.close(STOPPING, "the broker is stopping")
         steps = StopSteps("mqbroker")
@@ -369,8 +368,7 @@ class Broker(AsyncLife):
         self.users = BrokerUsers(self.metadata)
         self.security = ProgramSecurity(config, self.users, cluster_name=config.broker_cluster_name)
         if config.has_members:
-            # Without authentication, a controller cannot be identified, and this broker chose its peers
-            # itself.
+            # Without it, a controller cannot be identified, and this broker chose its peers itself.
             self._pushed.access = self.security.access
         self.metadata.first_users = first_users(config)
         self.disk_fault = DiskFault(self.store, self.gate, self.pending, on_fault=self._disk_failed)

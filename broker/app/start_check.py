@@ -57,8 +57,8 @@ def _fixed_ports(config: BrokerConfig, own_host: str) -> Iterator[tuple[str, str
 
 
 def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
-    """Loads the metadata, and reads the other files that a start needs except the store, whose load() checks
-    the rest in the same way. Raises BrokerMetaError, StoreError; ConfigError: a file or directory cannot be
+    """Loads the metadata, and reads the other files that a start needs, except the store: its load() checks
+    the rest the same way. Raises BrokerMetaError, StoreError; ConfigError: a file or directory cannot be
     used."""
     try:
         check_directory(config.store_path_root_dir)

@@ -1,5 +1,4 @@
-"""manifest.json: the contents of a backup of a store, with a checksum of each file and one of the manifest
-itself.
+"""manifest.json: the contents of a store's backup, with a checksum of each file and of the manifest itself.
 
 The backup is a directory. Its log/ has the CommitLog's files up to endOffset, the last one cut there;
 config/ has the metadata with their journals; identity/ has .broker.meta. ConsumeQueues and index are not in

@@ -153,8 +153,7 @@ class QueueFiles:
 
 def other_sizes(directory: Path, kind: FileKind) -> bool:
     """Returns whether a queue has files that were made with another size. A file that is shorter than the
-    others has lost its end and does not count; one that begins in the middle of an entry belongs to no
-    queue."""
+    others has lost its end and is ignored; one that begins within an entry belongs to no queue."""
     files, size = kind.used(sized_files(directory)), kind.file_bytes
     if any(file.start % kind.unit_bytes for file in files):
         return False

@@ -41,8 +41,7 @@ def restore_store(
 ) -> Iterator[tuple[int, int]]:
     """Writes the store into an empty or new directory; yields (bytes checked and copied, bytes of all files)
     after each step of bounded size. Raises BackupError: the backup is damaged, the directory is not empty, or
-    a file cannot be read or written; OSError: nothing was begun. A broker finds no messages in an incomplete
-    store.
+    a file cannot be read or written; OSError: nothing was begun. An incomplete store has no messages.
 
     with_identity: the broker keeps the brokerId of the backup. Otherwise it gets a new one.
     """

@@ -27,8 +27,7 @@ NAME_CHARS_MAX: Final = 512
 """Length of a producer group's name; RocketMQ's clients allow 255. Producer groups are not created, so no
 other code checks it."""
 CLIENT_ID_CHARS_MAX: Final = 1_024
-"""RocketMQ's clients compose it from an address, a process id, a time, and names that the application
-sets."""
+"""RocketMQ's clients compose it from an address, a process id, a time, and names of the application."""
 LANGUAGE_CHARS_MAX: Final = 16
 EXPRESSION_CHARS_MAX: Final = 524_288
 """Of all subscriptions in a heartbeat, those of SQL92 counted eightfold. They are parsed in the event loop;

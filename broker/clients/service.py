@@ -237,7 +237,7 @@ class Clients:
 
     def find_producer(self, group: str, topic: str) -> Peer | None:
         """Returns an open connection of this producer group, in turn (broker-ops pitfall 6), whose user may
-        send to the topic: producer groups are no resource, so any client may name any group. None: there is
+        send to the topic: producer groups are no resource, so any client may name any. None: there is
         none."""
         members = list(self.registry.producers.get(group, {}).values())
         self._turn += 1

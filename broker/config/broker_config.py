@@ -210,8 +210,7 @@ class BrokerConfig(
     @field_validator("broker_ip1", "broker_ip2")
     @classmethod
     def _host_of_this_machine(cls, host: str) -> str:
-        """Refuses addresses that cannot be connected to: they are announced to clients, slaves and
-        controllers."""
+        """Refuses unreachable addresses: they are announced to clients, slaves and controllers."""
         if host in ANY_ADDRESS:
             raise ValueError("nothing can connect to it: write this machine's address, or leave it out")
         if _WITH_PORT.fullmatch(host):

@@ -1,5 +1,4 @@
-"""The metrics page of a container: its own metrics, and those of all its brokers with one header for each
-name.
+"""The metrics page of a container: its own metrics, and those of its brokers with one header for each name.
 
 Imported only when HTTP is enabled: it needs prometheus_client.
 """

@@ -147,7 +147,7 @@ class HandOver:
         ]
 
     async def _drain(self, transfer_target: int) -> None:
-        """Waits until the target has the whole log and all metadata; the log does not grow meanwhile. Raises
+        """Waits until the target has all bytes and metadata; the log does not grow meanwhile. Raises
         HandOverError."""
         deadline_ms = now_ms() + DRAIN_MS
         while True:

@@ -72,8 +72,7 @@ class PeerConnections:
         await asyncio.gather(*map(self._ask, addresses))
 
     async def _addresses(self) -> list[str]:
-        """Returns the addresses of the other members of the SyncStateSet that the controllers consider
-        alive."""
+        """Returns the addresses of the other SyncStateSet members that the controllers consider alive."""
         group = await self._group()
         return self._others([] if group is None else group.in_sync_replicas)
 

@@ -10,7 +10,7 @@ the last tick before the stop.
 from typing import Final
 
 PAUSE_MS: Final = 300
-"""A tick that is later than this indicates a stop. Shorter stops are not detected, so this is the error of
+"""A tick that is later than this indicates a stop. Shorter stops are not detected: this is the error of
 times."""
 
 

@@ -3,8 +3,8 @@ Pure.
 
 While no controller answers, a master acknowledges only if every broker that could be elected, each other
 member of the SyncStateSet, has reported over its HA link lately (core/lease.py). A report states that its
-sender was not master when it sent it; the sender may be elected a moment later. So two rules, each sufficient
-alone, keep it true, and neither compares the clocks of two machines:
+sender was not master when it sent it; the sender may be elected a moment later. So two independent rules keep
+it true, and neither compares the clocks of two machines:
 
 1. The master counts a report for at most report_lease_ms(). Let the master be cut off at c, from controllers
    and slaves at once. The controllers had then heard a heartbeat that was sent at c - B or later
@@ -42,7 +42,7 @@ REPORT_MS: Final = 150
 HEARD_MS: Final = 400
 """A slave whose master is silent for longer than this stops its reports: they may still arrive."""
 LEASE_MAX_MS: Final = 1_200
-"""A report of a KeelMQ slave counts no longer than this. It may miss five in a row while the controllers are
+"""A report of a KeelMQ slave counts for this time. It may miss five in a row while the controllers are
 down."""
 LEASE_MIN_MS: Final = 400
 """Two reports. Reports that would count for less are not used: the master would be isolated between them."""

@@ -106,8 +106,7 @@ def _master(ha: HaService, mastership: Mastership) -> dict[str, object]:
 
 
 def runtime_info(ha: HaService) -> HaRuntimeInfo:
-    """Returns the body of 907. `fault`, which RocketMQ's tools skip, is the reason why a replica does not
-    copy."""
+    """Returns the body of 907. `fault`, which RocketMQ's tools skip: why a replica does not copy."""
     mastership = ha.mastership
     if mastership is None:
         client = client_info(ha, ha.client) if ha.client is not None else HaClientRuntimeInfo()

@@ -278,8 +278,7 @@ class HaService:
         """Follows the master at "host:port". While that link is alive, the same call again changes nothing.
 
         `master_file_bytes`: the master's mappedFileSizeCommitLog; None: unknown. If it differs from ours,
-        this slave does not copy and `fault` is the reason. Raises EpochPassed if `epoch` is below one of the
-        log.
+        this slave does not copy: see `fault`. Raises EpochPassed if `epoch` is below one of the log.
         """
         if epoch < self.last_epoch:
             raise EpochPassed(epoch, self.last_epoch)

@@ -79,7 +79,7 @@ class ReplyHandlers:
         if len(properties) + len(self._suffix) >= PROPERTIES_BYTES_MAX:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, f"properties of {len(properties)} bytes")
         if call.caller.user and header.topic != reply_topic(context.cluster_name):
-            # A user that may answer requests may send to that topic; a right to another topic is no right to
+            # Users that may answer requests may send to that topic; a right to another one is no right to
             # push.
             remark = f"replies go to {reply_topic(context.cluster_name)}, not to {header.topic}"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)

@@ -86,8 +86,7 @@ def sound_end(data: Buffer, offset: int, *, file_bytes: int) -> int:
 
 
 def covering(epochs: Epochs, start: int, end: int) -> Pairs:
-    """Returns the epochs that have a byte of [start, end); () if one of these bytes belongs to no known
-    epoch."""
+    """Returns the epochs that have a byte of [start, end); () if one of these bytes has no known epoch."""
     found = [entry for entry in epochs.entries if entry.start_offset < end and start < entry.end_offset]
     if not found or found[0].start_offset > start:
         return ()

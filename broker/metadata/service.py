@@ -208,8 +208,7 @@ class Metadata:
         self._changed_notifier.notify_all()
 
     async def begin_alone(self) -> None:
-        """Begins to serve as master without controllers, in a term of epoch 0: the tables' versions
-        continue."""
+        """Begins to serve as master without controllers, in a term of epoch 0: tables keep their versions."""
         try:
             self.topics.settle(self.topics.guesses())
         except OSError as error:  # settled in memory; the next start repeats it

@@ -28,8 +28,7 @@ def status_of(ha: PlainHaService) -> dict[str, object]:
 
 
 def runtime_info(ha: PlainHaService) -> HaRuntimeInfo:
-    """Returns the body of 907. `fault`, which RocketMQ's tools skip, is the reason why a slave does not
-    copy."""
+    """Returns the body of 907. `fault`, which RocketMQ's tools skip: why a slave does not copy."""
     if ha.is_slave:
         client = client_info(ha, ha.client) if ha.client is not None else HaClientRuntimeInfo()
         return HaRuntimeInfo(master=False, ha_client_runtime_info=client, fault=ha.fault)

@@ -182,8 +182,7 @@ class PopHandlers:
         return True
 
     def _continue_later(self, key: PollingKey) -> None:
-        """Continues reading for waiting pops whose filters matched nothing so far, one key per turn of the
-        loop."""
+        """Continues reading for waiting pops without a match so far, one key per turn of the loop."""
         self._unfinished[key] = None
         self._schedule_continue()
 
@@ -291,8 +290,7 @@ class PopHandlers:
 
     async def batch_ack(self, header: Empty, call: Call) -> Reply | None:
         """Acknowledges messages of several checkpoints (200151). Raises CommandError. Those of a topic or
-        queue that does not exist (any more) are skipped, as in RocketMQ: the others must not be
-        redelivered."""
+        queue that does not exist (any more) are skipped, as in RocketMQ, to acknowledge the others."""
         body = call.body if isinstance(call.body, BatchAckBody) else BatchAckBody()
         if not body.acks:
             return Reply(code=ResponseCode.NO_MESSAGE, remark="the request names no message")

@@ -13,8 +13,7 @@ from broker.put.message_to_store import PutMessageResult
 from keelmq.remoting.codes import ResponseCode
 
 OF_CHECKPOINT, OF_ACK = "CK", "ACK"
-"""RocketMQ's values of the label revive_message_type. Records of resets are specific to KeelMQ, and not
-counted."""
+"""RocketMQ's values of the label revive_message_type. Records of resets are KeelMQ's, and not counted."""
 PUT_OK: Final = "PUT_OK"
 _STATUSES: Final[dict[int, str]] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: "SERVICE_NOT_AVAILABLE",

@@ -269,7 +269,7 @@ class PopService(TermService):
     ) -> tuple[int, int] | PutRefused:
         """Writes a separate checkpoint for one message with another invisible time, and acknowledges the
         message in the old one. Returns the pop time of the new checkpoint, and the end of the records in the
-        log. The new one is written first: a crash between the two repeats the message, and does not lose
+        log. The new one is written first: a crash between the two repeats the message instead of losing
         it."""
         checkpoint = self.state.find(key, revive_queue)
         if checkpoint is None or offset not in checkpoint.open_offsets:

@@ -17,6 +17,5 @@ def real_queue(properties: bytes) -> tuple[str, int] | None:
 
 
 def destination(topics: TopicTable, name: str) -> TopicLike:
-    """Returns the topic, or just its name if it was deleted meanwhile: then no consumer can read the
-    message."""
+    """Returns the topic, or just its name if it was deleted meanwhile: then the message cannot be read."""
     return topics.get(name) or NamedTopic(name)

@@ -66,8 +66,7 @@ class DamagedRanges:
         self.is_file_lost = False
         self.lost_end = 0
         self.healing = ""
-        """Why the last attempt to heal the ranges has left some, and the remedy; empty: there was no
-        attempt."""
+        """Why the last attempt to heal the ranges has left some, and the remedy; empty: there was none."""
         self.path, self._clock = root / FILE_NAME, clock
         self._saved = _Content()
         self._lock = threading.Lock()  # of save()

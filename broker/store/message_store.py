@@ -93,9 +93,8 @@ class MessageStore:
         on_queue: Callable[[str, int], None],
         on_sync_fault: Callable[[str], None],
     ) -> None:
-        """topics: knows which topics have queue.type=BatchCQ. on_queue: called for each (topic, queueId)
-        whose first record a replica, or a start, finds in the log. on_sync_fault: of the store's
-        SyncFault."""
+        """topics: which of them have queue.type=BatchCQ. on_queue: called for each (topic, queueId) whose
+        first record a replica, or a start, finds in the log. on_sync_fault: of the store's SyncFault."""
         self.config = config
         self.root = config.root
         self.sync_fault = SyncFault(on_sync_fault)

@@ -1,5 +1,4 @@
-"""Settings of a MessageStore: its directory, the sizes of its files; and the settings of a topic for
-put()."""
+"""Settings of a MessageStore: its directory and the sizes of its files; and a topic's settings for put()."""
 
 from pathlib import Path
 from typing import Protocol

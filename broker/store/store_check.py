@@ -1,8 +1,7 @@
 """Whether a store can be opened with these settings, checked before any file of it is opened for writing.
 
 check_store() only reads: a start that it refuses has changed no byte, no size, no name and no time. It is
-called before a store is opened: by MessageStore.load() for all, and earlier by code that writes beside the
-store.
+called before a store is opened: by MessageStore.load(), and earlier by code that writes beside the store.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""Removes damaged records from the result of a pull or pop: the records in front of the first one are
-delivered.
+"""Removes damaged records from the result of a pull or pop: those in front of the first one are delivered.
 
 Reading a damaged record as the first one is an error until it is healed, or replaced by a lost record.
 """

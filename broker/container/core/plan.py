@@ -1,5 +1,4 @@
-"""Checks the brokers of a container against each other before any is started: ports and directories that two
-of them cannot share.
+"""Checks the brokers of a container for shared ports and directories, before any of them is started.
 
 RocketMQ's container detects an occupied port when it binds it, and never two stores in one directory. Pure.
 """

@@ -205,8 +205,7 @@ class WorkerHost:
     async def restart(self) -> None:
         """See BrokerHost. The new process runs before the old one stops: brokers are not down while it
         imports modules and reads its configuration. Brokers that cannot start again are reported to the
-        observer. Raises BrokerRefused, and nothing was stopped: the worker is down, or no new one can
-        begin."""
+        observer. Raises BrokerRefused, and nothing was stopped: the worker is down, or none can begin."""
         purpose = "the restart"
         async with self._restarting:
             link = self._link(purpose)

@@ -85,8 +85,7 @@ class RunningWorker(msgspec.Struct, frozen=True):
         return cls(link, process, times)
 
     async def until_end(self) -> str:
-        """Returns why the process has ended, as a sentence. It is reaped then. If cancelled, the process is
-        killed."""
+        """Returns why the process has ended, as a sentence. It is reaped then. Cancellation kills it."""
         link = self.link
         is_killed = True
         pings = asyncio.create_task(self._ping(), name=f"pings of {link.name}")

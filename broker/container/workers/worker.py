@@ -66,8 +66,7 @@ async def serve(number: int, end: socket.socket, make_host: MakeHost) -> None:
 def run(argv: list[str], make_host: MakeHost) -> int:
     """Returns the exit code."""
     # Until serve() has handlers: a signal to the group must not end a worker that the supervisor is about to
-    # stop. A closed terminal never does: the supervisor gets its SIGHUP, too, unless it was started with
-    # nohup.
+    # stop. A closed terminal never does: the supervisor gets its SIGHUP, too, unless run with nohup.
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     arguments = make_parser().parse_args(argv)

@@ -207,8 +207,7 @@ class MasterLink:
             self._update_caught_up(now_ms)
 
     def _receive_request(self, offset: int) -> None:
-        """Handles the first ack, which is the end of the slave's log. 0: it is empty, and we choose its
-        start.
+        """Handles the first ack, the end of the slave's log. 0: it is empty, and we choose its start.
 
         If it is below our minOffset, the bytes that the slave lacks are deleted here. A packet without bytes
         announces where our log begins; a KeelMQ slave starts over there, a RocketMQ slave closes the link

@@ -87,8 +87,7 @@ class SlaveSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlaveLink:
-    """One connection to a master. A new connection gets a new link, so no state is carried over by
-    mistake."""
+    """One connection to a master. A new connection gets a new link, so no state is carried over."""
 
     def __init__(
         self,

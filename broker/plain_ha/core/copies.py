@@ -50,8 +50,7 @@ class CountedLinks:
         self._silent: dict[int, int] = {}  # links that wait for a report, with the number that they had sent
 
     def update(self, links: Mapping[int, MasterLink], hosts: Mapping[int, str]) -> None:
-        """Replaces the known links by the present ones, with their hosts. Call it when links are opened or
-        closed."""
+        """Replaces the known links by the present ones, with their hosts. Call it when links change."""
         for number in hosts.keys() - self._hosts.keys():
             for older, host in hosts.items():
                 if number < older < 0 and host == hosts[number]:

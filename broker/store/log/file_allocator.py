@@ -99,8 +99,7 @@ class FileAllocator:
             )
 
     def _stop_zeroing(self) -> None:
-        """Ends the zeroing, so that no zeros are written into a file of the log: waits for one piece at
-        most."""
+        """Ends the zeroing before the file belongs to the log: waits for one piece at most."""
         self._no_zeros.set()
         if self.zeroing is not None:
             self.zeroing.exception()

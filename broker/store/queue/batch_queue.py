@@ -1,4 +1,4 @@
-"""The ConsumeQueue of a topic with queue.type=BatchCQ: one 46-byte unit per record, for any number of
+"""The ConsumeQueue of a topic with queue.type=BatchCQ: one 46-byte unit per record, with any number of
 messages.
 
     0 CommitLog offset i64 | 8 record size i32 | 12 tags code i64 | 20 STORETIMESTAMP i64 | 28 base offset i64

@@ -427,8 +427,7 @@ class ConsumeQueue:
         return gone
 
     def _is_old(self, log_min_offset: int) -> bool:
-        """Whether the last record of the first file is deleted. If its unit is lost, the next files
-        decide."""
+        """Whether the last record of the first file is deleted. The next files decide if its unit is lost."""
         second = self._files[1].start_offset // self.unit_bytes
         end, file_units = self._end_position // self.unit_bytes, self.file_bytes // self.unit_bytes
         numbers = second - 1, *range(second, end, file_units)

@@ -23,7 +23,7 @@ PAGE_BYTES: Final = 4_096
 NEIGHBOURS: Final = 8
 """Units that show whether one in front of them is damaged; as many adjacent ones may be damaged."""
 FILLER_SIZE: Final = 2147483647
-"""Place of a unit without a record."""
+"""Size in a unit without a record."""
 _PLACE = struct.Struct(">qi")
 
 
