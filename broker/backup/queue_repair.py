@@ -5,15 +5,15 @@ number. Correct entries stay, and the log is only read, so consumers lose no mes
 before, and no number is assigned twice.
 
 - The newest record of a queue says where the queue ends. Older ones with higher numbers belong to a topic
-that was deleted and created again, and get no entry. Of two records with one number the newer one gets it,
-unless the entry of the older one exists and is correct.
+  that was deleted and created again, and get no entry. Of two records with one number the newer one gets it,
+  unless the entry of the older one exists and is correct.
 - Records that are not confirmed are left to the next start, unless they or later ones have their entries.
 - Entries behind the end of a queue, which no record explains, are emptied: a start would count them.
 - The log must be whole, since the records are the only source. A log with a damaged record is refused.
 - A queue without any file may have been deleted: it is only reported. With an empty file it gets all of its
-entries. A queue whose numbers go back, with correct entries for both, is not changed.
+  entries. A queue whose numbers go back, with correct entries for both, is not changed.
 - Files that are missing or too short are replaced. Entries without a record in the log become fillers, which
-consumers skip.
+  consumers skip.
 
 Before that, queues whose files have another size get the same entries in files of the requested size.
 

@@ -173,7 +173,7 @@ class ControllerClient:
 class Heartbeats:
     """Sends 904 to every controller: each interval, at once on beat_now(), and soon after a failure. The
     answer proves that the controller has heard this broker (core/lease.py); RocketMQ's brokers ask for
-    none. A controller that detects hung masters announces it to a master that it may depose, and gets a
+    none. A controller that detects hung masters announces that to the masters that it watches, and gets a
     heartbeat every OFTEN_MS."""
 
     def __init__(

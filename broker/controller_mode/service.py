@@ -84,8 +84,7 @@ NEEDED_BY_A_NEW_MASTER: Final = (
     HeartbeatResponse,
     SendMessageRequestV2,
 )
-"""Their validators are built at the start. A slave uses none of them, and a fail-over should not lose 2
-ms."""
+"""Their validators are built at the start. A slave uses none of them, and 2 ms matter in a fail-over."""
 
 
 class ReplicationParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """A slave's requests to its master's broker port: for metadata, and for the HA address.
 
 A KeelMQ master gets long polls (29001), one at a time. A change is stored here durably, and the next poll
-acknowledges it within a round trip. RocketMQ's master answers 29001 with "not supported" and is polled like
-by its own slaves (21, 43, 45, 201). An answer of another masterEpoch is refused (design S3).
+acknowledges it within a round trip. RocketMQ's master answers 29001 with "not supported" and is polled as by
+its own slaves (21, 43, 45, 201). An answer of another masterEpoch is refused (design S3).
 
 An address may be reassigned to a broker of another group (Kubernetes does so with addresses of deleted pods),
 and neither the HA handshake nor an epoch identifies the group. So the peer is asked for its configuration

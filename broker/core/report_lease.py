@@ -42,8 +42,8 @@ REPORT_MS: Final = 150
 HEARD_MS: Final = 400
 """A slave whose master is silent for longer than this stops its reports: they may still arrive."""
 LEASE_MAX_MS: Final = 1_200
-"""A report of a KeelMQ slave counts for this time. It may miss five in a row while the controllers are
-down."""
+"""A report of a KeelMQ slave counts for at most this time. It may miss five in a row while the controllers
+are down."""
 LEASE_MIN_MS: Final = 400
 """Two reports. Reports that would count for less are not used: the master would be isolated between them."""
 FOREIGN_MAX_MS: Final = 15_000
