@@ -199,3 +199,34 @@ async def test_any_answer_that_does_not_fit_names_the_limit(
     assert isinstance(refused, Failed) and refused.code == ResponseCode.SYSTEM_ERROR
     assert f"{FRAME_BYTES_MAX} is the limit" in refused.remark and "internal" not in refused.remark
     assert "Traceback" not in caplog.text and "the answer to code 43 is not sent" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"),
+    [(21, {}), (21, {"topicSeq": "0", "maxTopicNum": "2000"}), (201, {}), (201, {"groupSeq": "0"})],
+)
+async def test_an_answer_with_the_whole_table_has_no_fields(
+    code: int, asked: dict[str, str], tmp_path: Path
+) -> None:
+    """A slave or an mqadmin of RocketMQ 5.3.4 to 5.4 that sees any field in this answer requires
+    totalTopicNum, and stops copying: no field may be added, whatever it is for."""
+    async with Broker(config(tmp_path)) as broker:
+        host, _, port = broker.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        header = {
+            "code": code,
+            "flag": 0,
+            "language": "JAVA",
+            "opaque": 7,
+            "version": 501,
+            "extFields": asked,
+        }
+        text = json.dumps(header).encode()
+        writer.write((len(text) + 4).to_bytes(4, "big") + len(text).to_bytes(4, "big") + text)
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        frame = await reader.readexactly(size)
+        answer = json.loads(frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
+        writer.close()
+        await writer.wait_closed()
+    assert answer["opaque"] == 7 and answer["code"] == 0
+    assert not answer.get("extFields")
