@@ -36,6 +36,8 @@ UNKNOWN_KEYS_MAX = 20
 """Unknown keys of a request that an error names: each is compared with all known ones."""
 
 
+_DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
+
 C = TypeVar("C", bound="Config")
 
 
@@ -103,12 +105,15 @@ class Config(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _check_path(cls, value: object, info: ValidationInfo) -> object:
-        """Refuses an empty path, which must not mean the current directory, and one with a variable."""
+        """Refuses an empty path, which must not mean the current directory, one with a variable, and one of
+        Windows, which would be a directory below the current one."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if kind not in (Path, Path | None):
             return value
         if isinstance(value, str) and "$" in value:
             raise ValueError("variables are not replaced: write the path")
+        if isinstance(value, str) and os.name == "posix" and _DRIVE.match(value):
+            raise ValueError("this is a path of Windows: write one of this machine")
         if value != "":
             return value
         if kind is Path:
@@ -197,6 +202,8 @@ def value_of(
 
 _COMMENT: Final = re.compile(r"\s#")
 _QUOTED: Final = re.compile(r"""(["']).*\1""")
+_VARIABLE: Final = re.compile(r"\$\{.*\}|\{\{.*\}\}")
+"""Of a shell or Java, and of a template."""
 
 
 def _slip(value: str) -> str | None:
@@ -205,6 +212,8 @@ def _slip(value: str) -> str | None:
         return "quotes would be a part of the value: leave them out"
     if _COMMENT.search(value):
         return "what follows # would be a part of the value: a comment needs a line of its own"
+    if _VARIABLE.search(value):
+        return "variables are not replaced: write the value"
     return None
 
 

@@ -24,7 +24,12 @@ def load(line: str, tmp_path: Path) -> BrokerConfig:
         ('brokerName="broker-a"', "leave them out"),
         ("namesrvAddr='n1:9876;n2:9876'", "leave them out"),
         ("storePathRootDir=$HOME/store", "variables are not replaced: write the path"),
-        ("storePathRootDir=${user.home}/store", "variables are not replaced: write the path"),
+        ("storePathRootDir=${user.home}/store", "variables are not replaced: write the value"),
+        ("brokerIP1=${HOST_IP}", "variables are not replaced: write the value"),
+        ("listenPort=${PORT}", "variables are not replaced: write the value"),
+        ('brokerName=broker-{{ env "INDEX" }}', "variables are not replaced: write the value"),
+        ("storePathRootDir=D:/rocketmq/store", "this is a path of Windows: write one of this machine"),
+        (r"storePathRootDir=d:\\rocketmq\\store", "this is a path of Windows: write one of this machine"),
         ("brokerIP1=10.0.0.7:10911", "its port is listenPort"),
         ("brokerIP2=[fd00::7]:10912", "its port is listenPort, or haListenPort"),
         ("brokerIP1=0.0.0.0", "nothing can connect to it"),
@@ -41,4 +46,5 @@ def test_a_slip_is_named_with_its_line(line: str, says: str, tmp_path: Path) -> 
 def test_what_looks_like_one_and_is_none(tmp_path: Path) -> None:
     assert load("brokerIP1=fd00::7", tmp_path).broker_ip1 == "fd00::7"
     assert load("storePathRootDir=/data/a#b", tmp_path).store_path_root_dir == Path("/data/a#b")
+    assert load("storePathRootDir=/data/d:/store", tmp_path).store_path_root_dir == Path("/data/d:/store")
     assert load("storePathRootDir=~/store", tmp_path).store_path_root_dir == Path.home() / "store"
