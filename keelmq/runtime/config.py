@@ -158,7 +158,8 @@ def load_config(
         if foreign is None:
             unknown.append(_unknown_key(key, setting, models))
         elif foreign.is_refused:
-            unknown.append(f"{key} = {setting.value!r} in {setting.source}: {foreign.why}")
+            why = _slip(setting.value) or foreign.why  # "false # off" asks for nothing
+            unknown.append(f"{key} = {setting.value!r} in {setting.source}: {why}")
     if unknown:
         raise ConfigError("\n".join(unknown))
     return _build(models, settings)

@@ -123,8 +123,11 @@ def look_up(key: str, value: str, classes: Collection[str]) -> Foreign | None:
 def nearest(key: str, known: Collection[str], classes: Collection[str]) -> str | None:
     """Returns the key that was probably meant: one of `known`, or one that RocketMQ has in `classes`."""
     lower = {name.lower(): name for name in sorted({*names().keys_of(classes), *known})}
-    close = difflib.get_close_matches(key.lower(), lower, n=1, cutoff=0.6)
-    return lower[close[0]] if close else None
+    word = key.lower()
+    close = difflib.get_close_matches(word, lower, n=3, cutoff=0.6)
+    ratios = {name: difflib.SequenceMatcher(None, name, word).ratio() for name in close}
+    best = [name for name in sorted(close) if ratios[name] == max(ratios.values())]
+    return lower[best[0]] if best else None  # brokerIP1 for brokerIp, rather than brokerIP2
 
 
 def _text(name: str) -> str:

@@ -30,6 +30,8 @@ def load(line: str, tmp_path: Path) -> BrokerConfig:
         ('brokerName=broker-{{ env "INDEX" }}', "variables are not replaced: write the value"),
         ("storePathRootDir=D:/rocketmq/store", "this is a path of Windows: write one of this machine"),
         (r"storePathRootDir=d:\\rocketmq\\store", "this is a path of Windows: write one of this machine"),
+        ("enableDLegerCommitLog=false # off", "a comment needs a line of its own"),
+        ('useTLS="false"', "leave them out"),
         ("brokerIP1=10.0.0.7:10911", "its port is listenPort"),
         ("brokerIP2=[fd00::7]:10912", "its port is listenPort, or haListenPort"),
         ("brokerIP1=0.0.0.0", "nothing can connect to it"),

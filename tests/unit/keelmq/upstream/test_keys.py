@@ -157,6 +157,11 @@ def test_the_suggestion_for_a_typo_may_be_a_name_of_rocketmqs(tmp_path: Path) ->
         load("flushComitLogLeastPages=4\n", tmp_path)
 
 
+def test_of_two_names_that_are_as_close_the_first_is_suggested(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'brokerIP1'\?"):
+        load("brokerIp=127.0.0.1\n", tmp_path)
+
+
 def test_keys_of_a_controller_that_is_off_have_no_effect(tmp_path: Path) -> None:
     text = (
         "".join(f"{key}={value}\n" for key, value in NEEDED.items()) + "controllerRaftPeers=n0-127.0.0.1:1\n"
