@@ -5,6 +5,7 @@ reason, so nothing is lost. Exit codes: 0 every file is converted; 1 a key asks 
 or is unknown, or the result would not start; 2 usage.
 """
 
+import functools
 import json
 import re
 import tempfile
@@ -25,7 +26,7 @@ from keelmq.health.findings import Level
 from keelmq.runtime.config import Config, ConfigError, parse_settings, read_named
 from keelmq.runtime.durable_file import replace_file
 from keelmq.runtime.printable import printable_line
-from keelmq.upstream.keys import look_up, nearest
+from keelmq.upstream.keys import look_up, nearest, verdicts
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
@@ -45,6 +46,7 @@ RENAMED: Final = {
 _COMMENT: Final = re.compile(r"\s#.*$")
 _HOME: Final = re.compile(r"\$\{user\.home\}|\$\{HOME\}|\$HOME\b")
 _PORT: Final = re.compile(r":[0-9]+$")
+_PROGRAM: Final = re.compile(r"\bmq(namesrv|broker|controller|proxy)")
 
 
 class Verdict(StrEnum):
@@ -177,33 +179,66 @@ def convert_acl(content: Mapping[str, object]) -> list[Row]:
     accounts = content.get("accounts")
     names = [str(each.get("accessKey", "")) for each in accounts or () if isinstance(each, dict)]  # type: ignore[attr-defined]
     note = "aclEnable=true reads this file; migrateAuthFromV1Enabled=true makes users and ACLs 2.0 of it"
-    return [Row(0, f"account {name}", Verdict.KEPT, note, ()) for name in names]
+    rows = [Row(0, f"account {name}", Verdict.KEPT, note, ()) for name in names]
+    if content.get("globalWhiteRemoteAddresses"):
+        note = "ACL 1.0 admits these addresses without an account; users and ACLs 2.0 have nothing like it"
+        rows.insert(0, Row(0, "globalWhiteRemoteAddresses", Verdict.KEPT, note, ()))
+    return rows
 
 
 def convert_compose(content: Mapping[str, object]) -> list[Row]:
-    """Returns the rows of the environment variables in a compose file."""
+    """Returns the rows of the services in a compose file that run RocketMQ: a proxy, and the environment
+    variables."""
     services = content.get("services")
     rows = []
     for service, settings in (services if isinstance(services, dict) else {}).items():
-        given = settings.get("environment", {}) if isinstance(settings, dict) else {}
-        pairs = (
-            given.items()
+        if not isinstance(settings, dict):
+            continue
+        given = settings.get("environment") or {}
+        names = (
+            [str(name) for name in given]
             if isinstance(given, dict)
-            else (str(each).partition("=")[::2] for each in given if "=" in str(each))
+            else [str(each).partition("=")[0] for each in given]
         )
-        rows += [_variable(f"{service} {name}", str(name)) for name, _ in pairs]
+        image, command = str(settings.get("image", "")).lower(), str(settings.get("command", ""))
+        is_rocketmq = "rocketmq" in image or "NAMESRV_ADDR" in names or _PROGRAM.search(command)
+        if image and not is_rocketmq:
+            continue  # a database, a cache: whatever else the file starts
+        if "mqproxy" in command or "--enable-proxy" in command:
+            proxy = verdicts().missing["enableProxy"]
+            rows.append(
+                Row(0, f"{service} proxy", Verdict.MISSING, f"{proxy.why}; start the other services", ())
+            )
+        if "dashboard" in image or "console" in image:
+            note = "a setting of RocketMQ's dashboard, which works with name servers and brokers here"
+            rows += [Row(0, f"{service} {name}", Verdict.KEPT, note, ()) for name in names]
+            continue
+        rows += [_variable(f"{service} {name}", name) for name in names]
     return rows
 
 
 def _variable(shown: str, name: str) -> Row:
     if name == "NAMESRV_ADDR":
         return Row(0, shown, Verdict.KEPT, "mqbroker and mqadmin read it, too", ())
-    if name.startswith(("JAVA_", "JDK_", "JVM_", "MAX_HEAP", "HEAP_")):
+    if name.startswith(("JAVA_", "JDK_", "JVM_", "MAX_HEAP", "MAX_POSSIBLE_HEAP", "HEAP_")):
         return Row(0, shown, Verdict.NO_EFFECT, "there is no Java", ())
     if name == "TZ":
         return Row(0, shown, Verdict.KEPT, "", ())
-    note = "write the setting into the program's file, or as KEELMQ_ + key"
+    key = _keys_by_variable().get(name.replace("_", "").replace(".", "").lower())
+    if key is None:
+        note = "no program reads it; write the setting into the program's file, or as KEELMQ_ + key"
+    else:
+        note = f"no program reads it; write {key} into the program's file, or KEELMQ_{key} here"
     return Row(0, shown, Verdict.UNKNOWN, note, ())
+
+
+@functools.cache
+def _keys_by_variable() -> Mapping[str, str]:
+    """Returns the keys of all programs by the name that a variable for them would have, without
+    underscores."""
+    models = dict.fromkeys(model for of_kind in MODELS.values() for model in of_kind)
+    keys = [field.alias or name for model in models for name, field in model.model_fields.items()]
+    return {"clustername": "brokerClusterName", **{key.lower(): key for key in keys}}
 
 
 def convert_config(
@@ -261,7 +296,8 @@ def _convert_file(path: Path, output: Path | None, kind: Kind | None) -> Convert
             raise typer.BadParameter(f"{target} would be overwritten: give another --output")
         replace_file(target, new.encode(), keep_backup=False)
         _, findings = load(target, kind, target.name)
-    problems = [each.text for each in findings if each.level is Level.FAILED]
+    # Without --output, the reader knows nothing of the directory of the new file.
+    problems = [each.text.replace(f"{target.parent}/", "") for each in findings if each.level is Level.FAILED]
     return Converted(str(path), kind, rows, problems, str(target) if output else None)
 
 

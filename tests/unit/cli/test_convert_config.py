@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cli.keelmq import app
 from keelmq.runtime.config import parse_settings
@@ -103,6 +102,39 @@ def test_yaml_files_are_reported_on(tmp_path: Path) -> None:
     assert "12345678" not in done.output, "a secret"
     assert "broker JAVA_OPT_EXT: without effect: there is no Java" in done.output
     assert "other BROKER_MEM: unknown: " in done.output and done.exit_code == 1
+
+
+def test_only_services_that_run_rocketmq_are_reported_on(tmp_path: Path) -> None:
+    (tmp_path / "compose.yml").write_text(
+        "services:\n"
+        "  data:\n    image: mysql:8\n    environment: {MYSQL_ROOT_PASSWORD: x}\n"
+        "  broker:\n    image: apache/rocketmq:5.3.1\n    command: sh mqbroker --enable-proxy\n"
+        "    environment:\n    - BROKER_NAME=broker-a\n    - BROKER_IP1\n    - CLUSTER_NAME=c\n"
+        "  page:\n    image: apacherocketmq/rocketmq-dashboard\n"
+        "    environment: {rocketmq.config.namesrvAddr: 'n:1'}\n"
+        "  empty:\n  cache:\n    image: redis\n"
+    )
+    done = run(str(tmp_path / "compose.yml"), "--json")
+    (file,) = json.loads(done.output)["files"]
+    rows = {row["key"]: (row["verdict"], row["note"]) for row in file["rows"]}
+    assert rows.keys() == {
+        "broker proxy",
+        "broker BROKER_NAME",
+        "broker BROKER_IP1",
+        "broker CLUSTER_NAME",
+        "page rocketmq.config.namesrvAddr",
+    }
+    assert rows["broker proxy"][0] == "missing here"
+    assert "KEELMQ_brokerName" in rows["broker BROKER_NAME"][1]
+    assert "KEELMQ_brokerIP1" in rows["broker BROKER_IP1"][1]
+    assert "KEELMQ_brokerClusterName" in rows["broker CLUSTER_NAME"][1]
+    assert rows["page rocketmq.config.namesrvAddr"][0] == "kept"
+
+
+def test_a_problem_names_the_file_and_no_directory_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("brokerName=broker-a\nstorePathRootDir=D:/store\n")
+    done = run(str(tmp_path / "broker.conf"))
+    assert "would not start: storePathRootDir = 'D:/store' in broker.conf line 2: " in done.output
 
 
 @pytest.mark.parametrize(
