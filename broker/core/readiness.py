@@ -1,7 +1,7 @@
 """Whether a broker is ready for traffic, and whether it accepts messages. Pure.
 
 A healthy slave is ready: it serves reads, and clients that want the master ask for the role. A master that
-refuses every message is not ready, for any reason. broker/admission/send_gate.py decides whether it refuses, for
+refuses every message is not ready, for any reason. admission/send_gate.py decides whether it refuses, for
 sends as well.
 """
 

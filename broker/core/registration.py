@@ -5,7 +5,7 @@
     CREATE_TEMP_METADATA_FILE_DONE --refused--> (delete .broker.meta.temp) --> INITIAL
     CREATE_METADATA_FILE_DONE --registered--> REGISTERED
 
-Pure: step() decides what to do next, broker/controller_mode/broker_id_registration.py does it. Any reply may be
+Pure: step() decides what to do next, controller_mode/broker_id_registration.py does it. Any reply may be
 lost, and the process may die between any two steps: every effect is safe to repeat, because the
 registerCheckCode on disk is the same at every attempt.
 
