@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.store.log.mapped_file import sync_directory
+
 logger = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
@@ -103,10 +105,11 @@ def _fault(raw: bytes) -> str:
 
 
 def write_checkpoint(path: Path, checkpoint: StoreCheckpoint) -> None:
-    """Overwrites the page durably. A torn write leaves the old or the new values, since it is one page.
+    """Overwrites the page durably, and the name of a new file. A torn write leaves the old or the new values,
+    since it is one page.
 
     OSError: the file has the old or the new values, and both are true. The next call writes the whole page
-    again, so its failed sync is no SyncError.
+    again, so its failed sync is no SyncError; that of the directory, where other new names may be lost, is.
     """
     # fmt: off
     values = _VALUES.pack(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp,
@@ -118,6 +121,7 @@ def write_checkpoint(path: Path, checkpoint: StoreCheckpoint) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if os.fstat(fd).st_size < PAGE_BYTES:
+            sync_directory(path.parent)  # in front of the size: a file with all its bytes has a durable name
             os.ftruncate(fd, PAGE_BYTES)
         os.pwrite(fd, values, 0)
         os.fdatasync(fd)

@@ -178,6 +178,7 @@ class BadDisk:
     async def strike_stopped(self, name: str) -> None:
         """Stops it, damages its disk, and starts it again some time later."""
         world, dice = self._world, self._dice
+        run = world.brokers[name]
         end, has_others = self.sound_end(name, of_all=False), self._has_others(name)
         if dice.random() < 0.5:
             world.kill(name)
@@ -186,6 +187,8 @@ class BadDisk:
         if world.loop.time() > self._until:
             world.revive(name)
             return
+        if world.brokers[name] is not run:
+            return  # another fault killed it while it was stopping, and it was started again since
         if not [each for each in world.members if each != name]:
             end, has_others = 0, False  # it is the only one by now
         if dice.random() < 0.5:

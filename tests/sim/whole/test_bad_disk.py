@@ -1,5 +1,7 @@
 """The bad disk of the whole groups, and what the simulator says without a protection against it."""
 
+import asyncio
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -106,6 +108,29 @@ async def is_elected_while_dead(world: WholeGroup) -> None:
     await world.conclude()
 
 
+async def is_started_again_while_it_stops(world: WholeGroup) -> None:
+    """It is killed, and is back, before the bad disk has stopped it: files of a running broker are not
+    truncated, which would end its process."""
+    world.start()
+    world.start_clients()
+    await world.whole()
+    assert world.master is not None
+    slave = world.others(world.master.name)[0]
+    disk, stops = world.bad_disk, mock.Mock(**{"random.return_value": 0.9, "uniform.return_value": 1.0})
+    with (
+        mock.patch.object(disk, "_dice", stops),
+        mock.patch.object(disk, "_until", math.inf),
+        mock.patch.object(disk, "damage_beside") as damage_beside,
+    ):
+        strike = world.loop.create_task(disk.strike_stopped(slave))
+        await asyncio.sleep(0)
+        world.kill(slave)
+        world.revive(slave)
+        await strike
+    assert world.brokers[slave].process.alive and not damage_beside.called
+    await world.conclude()
+
+
 async def loses_its_epochs(world: WholeGroup) -> None:
     world.start()
     world.start_clients()
@@ -176,7 +201,15 @@ def no_lost_file() -> AbstractContextManager[object]:
 
 @pytest.mark.parametrize(
     "story",
-    [heals, heals_a_body, loses_its_epochs, loses_its_epochs_ahead, keeps_its_end, is_elected_while_dead],
+    [
+        heals,
+        heals_a_body,
+        loses_its_epochs,
+        loses_its_epochs_ahead,
+        keeps_its_end,
+        is_elected_while_dead,
+        is_started_again_while_it_stops,
+    ],
 )
 def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -> None:
     with quick_scrub():

@@ -1,13 +1,14 @@
 """What is durable after a cut or a reset of the store, and how it goes on afterwards."""
 
+import os
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from broker.store.log.checkpoint import read_checkpoint
+from broker.store.log.checkpoint import StoreCheckpoint, read_checkpoint, write_checkpoint
 from broker.store.log.mapped_file import file_name
-from tests.support.store_disk import After, StoreDisk
+from tests.support.store_disk import After, StoreDisk, Torn
 from tests.support.store_parts import FILE_BYTES, bodies, crash, cut_demoted, open_store, put, put_many
 from tests.unit.broker.store.test_message_store import copy_log
 
@@ -33,6 +34,39 @@ def test_what_the_checkpoint_of_a_cut_counts_survives_a_power_cut(tmp_path: Path
         assert bodies(again) == messages(40), seed
         crash(again)
     crash(store)
+
+
+def test_the_first_checkpoint_survives_a_power_cut(tmp_path: Path) -> None:
+    """Its file is new. Without it an end of the log that a disk has lost would pass for one that was never
+    synced, and this replica might be elected."""
+    disk = StoreDisk(tmp_path / "a")
+    with disk.watched(After(OPERATIONS_MAX)):
+        store = open_store(tmp_path / "a")
+        put_many(store, 20, queues=1)
+        store.flush_checkpoint()
+        end = store.commit_log.max_offset
+    for seed in range(10):
+        root = disk.survivors_of_a_power_cut(tmp_path / f"{seed}", Random(seed))
+        assert read_checkpoint(root / "checkpoint").confirm_offset == end, seed
+        os.truncate(root / "commitlog" / file_name(0), end // 2)
+        again = open_store(root)
+        assert again.damage.lost_end == end, seed
+        crash(again)
+    crash(store)
+
+
+@pytest.mark.parametrize("operations", range(4))
+def test_a_checkpoint_whose_writer_was_killed_has_a_durable_name_with_the_next(
+    tmp_path: Path, operations: int
+) -> None:
+    root = tmp_path / "a"
+    root.mkdir()
+    disk = StoreDisk(root)
+    with disk.watched(After(operations)), pytest.raises(Torn):
+        write_checkpoint(root / "checkpoint", StoreCheckpoint(confirm_offset=1))
+    with disk.watched(After(OPERATIONS_MAX)):
+        write_checkpoint(root / "checkpoint", StoreCheckpoint(confirm_offset=2))
+    assert disk.lasting(root)
 
 
 def test_units_that_were_cut_do_not_come_back_for_those_that_follow(tmp_path: Path) -> None:
