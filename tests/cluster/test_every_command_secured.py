@@ -158,7 +158,9 @@ ELSEWHERE: Mapping[str, str] = {
     "restore controllers": "of files",
     "restore store": "of files",
     **dict.fromkeys(("demo", "chaos", "bench", "sim", "fuzz"), "starts its own programs"),
-    **dict.fromkeys(("report", "audit", "init-security", "certificates", "version"), "of files"),
+    **dict.fromkeys(
+        ("report", "audit", "init-security", "certificates", "convert-config", "version"), "of files"
+    ),
     **dict.fromkeys(NEVER, "no such command"),
 }
 """Commands that are not in the table, and why."""
