@@ -20,6 +20,7 @@ from unittest import mock
 from broker.app.broker import Broker
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.mapped_file import MappedFile
+from broker.store.message_store import MessageStore
 from keelmq.security.signer import Signer
 from namesrv.plugins.controller.core.state import BrokerSet
 from tests.sim.checkers import Violation
@@ -28,7 +29,7 @@ from tests.sim.control.truth import Truth
 from tests.sim.whole.bad_disk import BadDisk
 from tests.sim.whole.clients import Administrator, Client, Consumer, Operator, Producer
 from tests.sim.whole.disks import Disk, watched_files
-from tests.sim.whole.judge import Acked, Judge, LogView
+from tests.sim.whole.judge import Acked, Judge, LeftOut, LogView
 from tests.sim.whole.machines import MachineLoop, Process, virtual_machines
 from tests.sim.whole.network import Network
 from tests.sim.whole.programs import CONTROLLERS, GROUP, BrokerRun, ControllerRun, small_files
@@ -436,6 +437,22 @@ def watched_retention(judge: Judge) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def watched_promotions(judge: Judge) -> Iterator[None]:
+    """Inside, the judge is told which queue offsets a promotion leaves out."""
+    real = MessageStore.become_master
+
+    def become_master(store: MessageStore) -> None:
+        real(store)
+        log, ranges = store.commit_log, store.unread.ranges()
+        if ranges:
+            unread = tuple((begin, end, bytes(log.view(begin, end - begin))) for begin, end in ranges)
+            judge.left_out.append(LeftOut(log.max_offset, unread, store.queues.moved_on))
+
+    with mock.patch.object(MessageStore, "become_master", become_master):
+        yield
+
+
 World = TypeVar("World", bound=WholeGroup)
 
 
@@ -493,6 +510,7 @@ def _played(
             stack.enter_context(small_files())
             world = world_type(seed, loop, base, conditions)
             stack.enter_context(watched_retention(world.judge))
+            stack.enter_context(watched_promotions(world.judge))
             try:
                 loop.run_until_complete(story(world))
             except Violation as violation:

@@ -3,9 +3,10 @@ administrators in their answers, and on the disks of the replicas. Every judge i
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.message.record import decode, parse
+from broker.message.record import HEADER_BYTES, decode, parse
 from tests.sim.checkers import Violation
 
 PIECE_BYTES = 1 << 16
@@ -22,6 +23,17 @@ class Acked:
     queue_offset: int
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """What a broker says that it left out when it became the master, where its log ended `at` (ADR 62, 5).
+    unread: begin, end and bytes of each range without a readable header. next_offsets: the queues that go on
+    behind the gap, and where."""
+
+    at: int
+    unread: tuple[tuple[int, int, bytes], ...]
+    next_offsets: Mapping[tuple[str, int], int]
+
+
 class LogView:
     """A replica's CommitLog, as far as a judge reads it."""
 
@@ -36,13 +48,14 @@ class Judge:
     """`sent`: the bodies of all messages; empty: not known. `log`: the one history of bytes that were
     confirmed anywhere. `late`: acknowledgements that came after another election; only settings that may lose
     older ones ask for them. `deleted`: the end of what retention has deleted anywhere; no log may begin
-    behind it, and what it has from there on is judged."""
+    behind it, and what it has from there on is judged. `left_out`: by promotions with a damaged header."""
 
     acked: list[Acked] = field(default_factory=list)
     sent: set[bytes] = field(default_factory=set)
     masters: dict[int, str] = field(default_factory=dict)
     log: bytearray = field(default_factory=bytearray)
     deleted: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
     seen: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -123,8 +136,8 @@ class Judge:
     # -- the end -----------------------------------------------------------------------------------------
 
     def queue_offsets(self, who: str, log: LogView, end: int) -> Counter[tuple[str, int]]:
-        """Each queue counts 0, 1, 2... in the order of the log: none twice, none left out (S4). What this log
-        has deleted is counted as it was confirmed."""
+        """Each queue counts 0, 1, 2... in the order of the log: none twice, none left out (S4), unless a
+        promotion had to. What this log has deleted is counted as it was confirmed."""
         next_offsets: Counter[tuple[str, int]] = Counter()
         at = 0
         while at < end:
@@ -137,13 +150,27 @@ class Judge:
                 raise Violation(f"{who}: no record at {at}, its log ends at {end}")
             if parsed[1]:
                 key = parsed[1].decode(), parsed[2]
-                if parsed[3] != next_offsets[key]:
+                if parsed[3] != next_offsets[key] and not self.has_gap(key, at, next_offsets[key], parsed[3]):
                     raise Violation(
                         f"{who}: record {at} has offset {parsed[3]} of queue {key}, not {next_offsets[key]}"
                     )
-                next_offsets[key] += 1
+                next_offsets[key] = parsed[3] + 1
             at += parsed[0]
         return next_offsets
+
+    def has_gap(self, key: tuple[str, int], at: int, wanted: int, found: int) -> bool:
+        """Whether a record at `at` may be the first one behind a gap: exactly the promised number, and not
+        more are left out than the bytes that are really damaged can have had."""
+        for each in self.left_out:
+            if at >= each.at and each.next_offsets.get(key) == found:
+                damaged = [(begin, end) for begin, end, raw in each.unread if self.is_damaged(begin, raw)]
+                if 0 < found - wanted <= sum(end - begin for begin, end in damaged) // HEADER_BYTES:
+                    return True
+        return False
+
+    def is_damaged(self, begin: int, raw: bytes) -> bool:
+        """Whether other bytes were confirmed there."""
+        return self.log[begin : begin + len(raw)] != raw
 
     def equal(self, name: str, log: LogView, end: int) -> None:
         """A replica in sync, up to the master's confirmOffset."""

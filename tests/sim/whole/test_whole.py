@@ -14,7 +14,7 @@ from tests.sim.checkers import Violation
 from tests.sim.kinds import found_seeds
 from tests.sim.whole.disks import Disk, watched_files
 from tests.sim.whole.group import Conditions, WholeGroup, play, seconds
-from tests.sim.whole.judge import Acked, Judge, LogView
+from tests.sim.whole.judge import Acked, Judge, LeftOut, LogView
 from tests.sim.whole.machines import PROCESS, MachineLoop, Process
 from tests.sim.whole.nemesis import run_seed, story
 from tests.support.slices import first
@@ -158,6 +158,31 @@ class TestTheJudge:
         bad, _ = log_of(tmp_path / "b", b"one", b"two", queue_offsets=queue_offsets)
         with pytest.raises(Violation, match="has offset"):
             Judge().queue_offsets("b1", bad, len(bad.data))
+
+    @pytest.mark.parametrize(
+        ("begin", "raw", "at", "next_offset", "is_right"),
+        [
+            (0, b"?", 1, 2, True),
+            (0, b"?", 1_000, 2, False),  # an earlier record
+            (0, b"?", 1, 3, False),  # another number
+            (0, b"", 1, 2, False),  # no damage
+            (50, b"?", 1, 2, False),  # too little of it
+        ],
+    )
+    def test_queue_offsets_that_a_promotion_leaves_out(
+        self, tmp_path: Path, begin: int, raw: bytes, at: int, next_offset: int, is_right: bool
+    ) -> None:
+        """The record at 0 had no readable header there: it may have been any one."""
+        log, offsets = log_of(tmp_path, b"one", b"two", b"three", queue_offsets=(0, 2, 3))
+        judge = Judge()
+        judge.confirmed("b1", log, 0, len(log.data))
+        unread = ((begin, offsets[1], raw),)
+        judge.left_out.append(LeftOut(at, unread, {("TopicA", 0): next_offset, ("TopicA", 1): 2}))
+        if is_right:
+            assert judge.queue_offsets("b1", log, len(log.data)) == {("TopicA", 0): 4}
+            return
+        with pytest.raises(Violation, match=r"has offset 2 of queue .*, not 1"):
+            judge.queue_offsets("b1", log, len(log.data))
 
     def test_a_log_that_begins_later_than_retention_has_deleted(self, tmp_path: Path) -> None:
         log, offsets = log_of(tmp_path / "a", b"one", b"two", b"three")
