@@ -37,6 +37,9 @@ class UnreadNumbers:
         self, log: CommitLog, damage: DamagedRanges, queues: QueueTable, has_its_number: HasItsNumber
     ) -> None:
         self._log, self._damage, self._queues, self._has_its_number = log, damage, queues, has_its_number
+        self._skipped: dict[tuple[str, int], tuple[int, int, int]] = {}
+        """By (topic, queueId): next_offset in front of the gap and behind it, and where the last known record
+        ended."""
 
     def ranges(self) -> list[tuple[int, int]]:
         """Returns the ranges that dispatch or scan has skipped and that have bytes without a readable header,
@@ -62,8 +65,9 @@ class UnreadNumbers:
 
     def skip(self) -> None:
         """Makes each queue skip the queue offsets that it may have assigned; at a new master, whose log was
-        scanned to its end."""
+        scanned to its end. Several promotions skip as many as one."""
         ranges, moved = self.ranges(), dict[tuple[str, int], int]()
+        before = self._queues.moved_on
         self._queues.moved_on, self._queues.first_offset = moved, 0
         if not ranges:
             return
@@ -71,8 +75,14 @@ class UnreadNumbers:
             known = max(queue.seen_to, queue.log_end_offset())
             lost_bytes = sum(end - max(start, known) for start, end in ranges if end > known)
             if records := lost_bytes // HEADER_BYTES:
-                queue.next_offset += records * (MESSAGES_MAX if isinstance(queue, BatchQueue) else 1)
-                moved[queue.topic, queue.queue_id] = queue.next_offset
+                key, base = (queue.topic, queue.queue_id), queue.next_offset
+                made_behind = (0, before.get(key, -1), 0)  # a new queue: it began behind the gap
+                first, after, end = self._skipped.get(key, made_behind)
+                if (after, end) == (base, known):
+                    base = first  # the gap of an earlier promotion: no record has come behind it
+                queue.next_offset = base + records * (MESSAGES_MAX if isinstance(queue, BatchQueue) else 1)
+                moved[key] = queue.next_offset
+                self._skipped[key] = base, queue.next_offset, known
         most = sum(end - start for start, end in ranges) // HEADER_BYTES
         self._queues.first_offset = most
         logger.error(

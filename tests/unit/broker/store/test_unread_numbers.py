@@ -64,6 +64,33 @@ def test_a_promotion_with_a_damaged_header(
     crash(slave)
 
 
+@pytest.mark.parametrize("is_used", [False, True])
+def test_several_promotions_leave_out_as_much_as_one(tmp_path: Path, is_used: bool) -> None:
+    """Otherwise the log has no room for the gap: after a restart the record behind it counts as damaged."""
+    master, slave, size = damaged_pair(tmp_path)
+    confirm(slave)
+    left_out, first = size // HEADER_BYTES, int(is_used)
+    for number in range(20):
+        slave.become_slave()
+        slave.become_master()
+        slave.queues.get("TopicA", 2)  # a new one
+        if is_used and not number:
+            assert put(slave, queue_id=1)[2] == 10 + left_out
+            confirm(slave)
+    assert put(slave, queue_id=1)[2] == 10 + left_out + first
+    assert put(slave, queue_id=2)[2] == put(slave, queue_id=3)[2] == left_out
+    confirm(slave)
+    slave.flush_checkpoint()
+    crash(slave)
+    slave = open_store(tmp_path / "s", master=False)
+    confirm(slave)
+    assert len(slave.damage.ranges) == 1
+    slave.become_master()
+    assert put(slave, queue_id=1)[2] == 11 + left_out + first
+    crash(master)
+    crash(slave)
+
+
 def test_consumers_pass_the_gap(tmp_path: Path) -> None:
     master, slave, _ = damaged_pair(tmp_path)
     confirm(slave)
