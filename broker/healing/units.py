@@ -8,14 +8,18 @@ units stay, and reading one that points at a lost record fails.
 
 from collections.abc import Iterable, Iterator
 
-from broker.healing.evidence import Placed
+from broker.healing.evidence import Pairs, Placed
 from broker.message.delay_levels import SCHEDULED_TOPICS
 from broker.message.inner_batch import sys_flag_at
+from broker.message.record import HEADER_BYTES
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, GAP_CODE, ConsumeQueue
+from broker.store.unread_numbers import PARSED_BYTES_MAX
 
 QUEUES_AT_ONCE = 64
+GAP_MAX = PARSED_BYTES_MAX // HEADER_BYTES
+"""Queue offsets that a healed record may be ahead of its queue."""
 
 
 def unit_of(store: MessageStore, topic: bytes, queue_id: int, number: int) -> tuple[int, int] | None:
@@ -27,10 +31,10 @@ def unit_of(store: MessageStore, topic: bytes, queue_id: int, number: int) -> tu
     return None if size in (0, FILLER_SIZE) else (offset, size)
 
 
-def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
-    """Gives healed records the units that they lack. Returns how many. Records that are not dispatched yet
-    are left to the dispatch; when they were scanned, their queues were not known. OSError: no room; it may be
-    repeated."""
+def restore_units(store: MessageStore, records: Iterable[Placed], epochs: Pairs = ()) -> int:
+    """Gives healed records the units that they lack. Returns how many. epochs: those that cover the records.
+    Records that are not dispatched yet are left to the dispatch; when they were scanned, their queues were
+    not known. OSError: no room; it may be repeated."""
     count = 0
     for offset, parsed, _ in records:
         size, topic, queue_id, number, tags_code, stored, properties = parsed
@@ -52,10 +56,19 @@ def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
                 if number < queue.min_offset:  # a new master has begun this queue behind it
                     queue.begin_with(number)
                 count += 1
-        elif number == queue.max_offset and offset >= queue.log_end_offset():
+        elif offset >= queue.log_end_offset() and (
+            number == queue.max_offset or _is_behind_gap(queue, number, offset, epochs)
+        ):
             queue.append(number, offset, size, tags_code)
             count += 1
     return count
+
+
+def _is_behind_gap(queue: ConsumeQueue, number: int, offset: int, epochs: Pairs) -> bool:
+    """Whether a new master may have left out queue offsets in front of this record (UnreadNumbers): it is the
+    first one of its queue in its masterEpoch."""
+    term = max((start for _, start in epochs if start <= offset), default=-1)
+    return number - queue.max_offset <= GAP_MAX and queue.log_end_offset() <= term
 
 
 def units_between(queue: ConsumeQueue, start: int, end: int) -> Iterator[int]:

@@ -152,6 +152,39 @@ def test_what_is_healed_is_known(tmp_path: Path) -> None:
     crash(slave)
 
 
+def test_a_gap_that_has_no_room_at_another_replica(tmp_path: Path) -> None:
+    """The damaged record was a long one, so many are left out, and little follows it. A replica that has it
+    whole takes the next record for damaged until its peers say the same."""
+    master, slave = pair(tmp_path)
+    begin, end, _ = put(master, b"x" * 1_000, queue_id=3)
+    put(master)
+    copy_log(master, slave)
+    slave.flush()
+    write(tmp_path / "s", begin + MAGIC_AT, b"\x11")
+    confirm(master)
+    confirm(slave)
+    slave.become_master()
+    place, place_end, number = put(slave, b"behind the gap", queue_id=3)
+    assert number == (end - begin) // HEADER_BYTES
+    data = bytes(slave.commit_log.view(place, place_end - place))
+    master.become_slave()
+    master.commit_log.receive_view()[: len(data)] = data
+    master.commit_log.received(len(data))
+    confirm(master)
+    assert master.damage.overlaps(place, place_end)
+    records = list(records_of(data, place, file_bytes=master.commit_log.file_bytes))
+    for term in (0, place + 1):  # another record of the queue is in the same term; none is
+        assert not restore_units(master, records, ((1, term),))
+    assert restore_units(master, records, ((1, 0), (2, place))) == 1
+    master.damage.healed(place, place_end)
+    assert master.queues.get("TopicA", 3).unit(number)[:2] == (place, place_end - place)
+    assert bodies(master, 3, number) == [b"behind the gap"]
+    master.become_master()
+    assert put(master, queue_id=3)[2] == number + 1
+    crash(master)
+    crash(slave)
+
+
 @pytest.mark.parametrize("at", [BODY_AT, MAGIC_AT])
 def test_a_header_that_can_be_read_tells(tmp_path: Path, at: int) -> None:
     """The body alone is damaged, or a record that this process has read before."""
