@@ -4,10 +4,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Empty, Failed, Ok
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Wire
 from keelmq.remoting.operations.broker_metadata import (
     QUERY_CONSUMER_OFFSET,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -62,16 +63,22 @@ class Stage:
         header = CreateTopicRequest(
             topic=topic, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, perm=6
         )
-        outcome = await self._client.call(await self.master(), UPDATE_AND_CREATE_TOPIC, header)
-        assert isinstance(outcome, Ok), outcome
+        await self._carried_out(UPDATE_AND_CREATE_TOPIC, header, None)
         await self.routed(topic)
 
     async def group(self, name: str, *, retry_max_times: int) -> None:
         body = SubscriptionGroupConfig(group_name=name, retry_max_times=retry_max_times)
-        outcome = await self._client.call(
-            await self.master(), UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), body
-        )
-        assert isinstance(outcome, Ok), outcome
+        await self._carried_out(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), body)
+
+    async def _carried_out(self, operation: Operation[Any, Any], header: Wire, body: Any) -> None:
+        """Waits for a master that the controllers have elected and whose role is still changing."""
+
+        async def accepted() -> bool:
+            outcome = await self._client.call(await self.master(), operation, header, body)
+            assert isinstance(outcome, Ok) or "role is changing" in outcome.remark, outcome
+            return isinstance(outcome, Ok)
+
+        await self._until(f"{operation.name} at the master", accepted)
 
     async def reset(self, topic: str, group: str) -> None:
         """To the oldest messages."""
