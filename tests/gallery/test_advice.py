@@ -175,7 +175,6 @@ REGISTER = {
     "cli/mqadmin/commands/controller.py": "the command itself, with --dry-run",
     "cli/mqadmin/commands/namesrv.py": "write permission of routes, no data",
     "cli/mqadmin/commands/topic.py": "the command itself, with --dry-run",
-    "cli/mqadmin/coverage.py": "a list of names",
     "broker/healing/epoch_evidence.py": "names verify first, when the epochs cannot be found by comparison",
     "broker/healing/log_reads.py": "a record that no answer can carry: resync copies it",
     "broker/healing/lost_epochs.py": "a master of RocketMQ, whose log cannot be compared: resync copies it",
