@@ -94,6 +94,11 @@ def quiet_connection_log() -> None:
         logging.lastResort.setFormatter(_LogLine())
 
 
+def print_error(program: str, text: str) -> None:
+    """Prints one line on standard error; a server's remark may have several."""
+    print(f"{program}: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
 def refused(text: str) -> typer.Exit:
     """Prints one line on standard error and returns the exit with code 1, for the caller to raise."""
     print(f"keelmq: {text}", file=sys.stderr)

@@ -14,7 +14,7 @@ import typer
 
 from broker.container.core.identity import BrokerIdentity
 from broker.container.core.placement import Placed, moves_to_even_out
-from cli.command_line import checked_addresses, print, quiet_connection_log
+from cli.command_line import checked_addresses, print_error, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.commands.container import ProgressLines, one_address
 from cli.mqadmin.layouts import container as layouts
@@ -35,6 +35,7 @@ from keelmq.client.admin.containers import brokers_named
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.container import BrokerState, ContainerStatus, InnerBroker
 
+PROGRAM = "keelmq container"
 NO_STATUS = "; RocketMQ's containers have no status: clusterList shows the brokers that are registered"
 
 app = typer.Typer(
@@ -151,7 +152,7 @@ def move(
 
     async def action(admin: AdminClient) -> Output:
         found = find_broker(await admin.containers.container_status(container), broker)
-        progress = ProgressLines("keelmq container", container)
+        progress = ProgressLines(PROGRAM, container)
         after = await admin.containers.move_broker(container, found, worker, progress)
         value = {"container": container, "worker": worker, "broker": None if after is None else dump(after)}
         return Output(value, f"{found.canonical_name} is in worker {worker} of {container}")
@@ -170,7 +171,7 @@ def restart(
     """Restart one process of a container, with its brokers."""
 
     async def action(admin: AdminClient) -> Output:
-        await admin.containers.restart_worker(container, worker, ProgressLines("keelmq container", container))
+        await admin.containers.restart_worker(container, worker, ProgressLines(PROGRAM, container))
         return Output({"container": container, "worker": worker}, f"worker {worker} of {container} restarted")
 
     _run(action, credentials, timeout_ms, as_json=as_json)
@@ -180,7 +181,7 @@ def _even_out(container: str, *, is_moved: bool) -> Callable[[AdminClient], Awai
     async def action(admin: AdminClient) -> Output:
         moves = even_moves(await admin.containers.container_status(container))
         lines, made = [], 0
-        progress = ProgressLines("keelmq container", container)
+        progress = ProgressLines(PROGRAM, container)
         for broker, target in moves:
             if is_moved:
                 await admin.containers.move_broker(container, broker, target, progress)
@@ -275,9 +276,9 @@ def _run(
             output = await action(admin)
         except AdminError as error:
             fresh_screen(None if as_json else watch_s)
-            _complain(_explain(error))
+            print_error(PROGRAM, _explain(error))
             return exit_code_of(error)
-        print_output(output, _complain, as_json=as_json, watch_s=watch_s)
+        print_output(output, PROGRAM, as_json=as_json, watch_s=watch_s)
         return output.exit_code if output.exit_code is not None else DONE
 
     async def main() -> int:
@@ -286,7 +287,7 @@ def _run(
 
     end = run_repeated(main)
     if end.exit_code == INTERRUPTED and watch_s is None:
-        _complain("stopped waiting; a change goes on: `keelmq container list` shows it")
+        print_error(PROGRAM, "stopped waiting; a change goes on: `keelmq container list` shows it")
     raise end
 
 
@@ -295,7 +296,3 @@ def _explain(error: AdminError) -> str:
         error.unknown or error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     )
     return explain(error) + (NO_STATUS if is_foreign else "")
-
-
-def _complain(text: str) -> None:
-    print(f"keelmq container: {' '.join(text.split())}", file=sys.stderr, flush=True)

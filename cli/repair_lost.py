@@ -62,7 +62,7 @@ def ask_group(action: Callable[[AdminClient], Awaitable[T]], credentials: Path |
     return asyncio.run(main())
 
 
-async def _nobody_has(
+async def _checked_lost(
     admin: AdminClient, store: StoreReport, asked: Asked, ranges: list[LostRange], gone: list[int]
 ) -> list[str]:
     return await check_lost(admin, store, await group_of(admin, store, asked), ranges, gone)
@@ -97,7 +97,7 @@ def show_lost(
     if alone and not store.epochs.entries:
         print("--alone: no other replica was asked")
     else:
-        for line in ask_group(lambda admin: _nobody_has(admin, store, asked, chosen, gone), credentials):
+        for line in ask_group(lambda admin: _checked_lost(admin, store, asked, chosen, gone), credentials):
             print(line)
     count = plural(sum(each.message_count for each in chosen), "message")
     if not yes:

@@ -94,7 +94,7 @@ def load_store(
 def start_refusal(config: BrokerConfig) -> str | None:
     """Returns why the files refuse the start of a broker with this configuration; None: they do not, or a
     broker uses them now."""
-    topics = make_topics(config, on_change=_nobody)
+    topics = make_topics(config, on_change=_no_op)
     store = make_store(config, topics, on_queue=_no_queue, on_sync_fault=_no_fault)
     try:
         if not is_locked(config.store_path_root_dir):
@@ -107,7 +107,7 @@ def start_refusal(config: BrokerConfig) -> str | None:
     return None
 
 
-def _nobody() -> None:
+def _no_op() -> None:
     """No name server must be informed."""
 
 

@@ -171,7 +171,7 @@ class ControllerClient:
 
 
 class Heartbeats:
-    """Sends 904 to every controller: each interval, at once on beat_now(), and soon after a failure. The
+    """Sends 904 to every controller: each interval, at once on send_now(), and soon after a failure. The
     answer proves that the controller has heard this broker (core/lease.py); RocketMQ's brokers ask for
     none. A controller that detects hung masters announces that to the masters that it watches, and gets a
     heartbeat every OFTEN_MS."""
@@ -210,9 +210,9 @@ class Heartbeats:
     def configure(self, *, interval_ms: int) -> None:
         """Changes the interval, and sends a heartbeat to every controller at once."""
         self._interval_ms = interval_ms
-        self.beat_now()
+        self.send_now()
 
-    def beat_now(self) -> None:
+    def send_now(self) -> None:
         """Sends a heartbeat to every controller at once."""
         for wake in self._wake.values():
             wake.set()

@@ -159,7 +159,7 @@ class ControllerMode:
             on_truncated=parts.metadata.log_truncated,
             check_master=self.slave_sync.unverified_peer,
             security=ha_security(config, parts.audit),
-            watch=MasterWatch(now_ms(), lambda: self._heartbeats.beat_now()),
+            watch=MasterWatch(now_ms(), lambda: self._heartbeats.send_now()),
             find_epochs=EpochFinder(
                 parts.store, parts.client, broker_name=config.broker_name, peers=self.replicas
             ),
@@ -190,7 +190,7 @@ class ControllerMode:
             self._controller,
             **self._names,
             broker_address=parts.address,
-            on_registered=self._heartbeats.beat_now,
+            on_registered=self._heartbeats.send_now,
             last_epoch=lambda: self.ha.last_epoch if self.ha.epochs else None,
         )
         role_change = RoleChange(
@@ -219,7 +219,7 @@ class ControllerMode:
             on_confirmed=self._confirmed,
             on_sync_state_set=self._peers.members,
             unfit_because=lambda: parts.store.damage.end_fault,
-            on_refused=self._heartbeats.beat_now,
+            on_refused=self._heartbeats.send_now,
         )
 
     def _make_hand_over(self) -> None:
@@ -434,7 +434,7 @@ class ControllerMode:
         self._planned_stop.role_changed(before, after)
         self._parts.on_role_changed(before, after, took_ms)
         self._parts.announce()
-        self._heartbeats.beat_now()
+        self._heartbeats.send_now()
 
     def _in_sync_changed(self, count: int) -> None:
         """The SyncStateSet that the controller has agreed to has a new number of members, or the settings
@@ -470,7 +470,7 @@ class ControllerMode:
 
     def _damage_changed(self) -> None:
         if self._tasks is not None:  # not during the start
-            self._heartbeats.beat_now()
+            self._heartbeats.send_now()
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
         """Returns the heartbeat; None: this broker is not registered, or must not be elected. With a lost end

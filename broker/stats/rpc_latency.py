@@ -112,7 +112,7 @@ class RpcLatency:
         """Wraps the coroutine handlers of a table. Call it after all operations are bound. watchers: by
         request code, are notified of each request as well."""
         for code, (operation, handler) in table.handlers.items():
-            watcher = (watchers or {}).get(code, _nobody)
+            watcher = (watchers or {}).get(code, _no_op)
             table.handlers[code] = (operation, self._timed(code, handler, watcher))
 
     def _timed(self, code: int, handler: Handler, watcher: Watcher) -> Handler:
@@ -171,5 +171,5 @@ def _name(codes: type[RequestCode] | type[ResponseCode], code: int) -> str:
         return str(code)
 
 
-def _nobody(request: object, is_success: bool, elapsed_ms: float) -> None:
+def _no_op(request: object, is_success: bool, elapsed_ms: float) -> None:
     """Watcher of requests without a watcher."""

@@ -6,14 +6,13 @@ Exit codes: 0 done; 1 refused, or a difference was found; 2 usage; 3 no answer.
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import Refused, checked_addresses, names_file, print, quiet_connection_log
+from cli.command_line import Refused, checked_addresses, names_file, print, print_error, quiet_connection_log
 from cli.credentials import checked_credentials
 from cli.mqadmin.shell import REFUSED, exit_code_of, explain
 from keelmq.client.admin import AdminClient, AdminError
@@ -31,11 +30,6 @@ ControllersOption = Annotated[
         help="Controllers (default: those in the settings of the brokers of -n)",
     ),
 ]
-
-
-def complain(text: str) -> None:
-    """Prints one line on standard error."""
-    print(f"keelmq: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def show(as_json: bool, value: Any, text: str) -> None:
@@ -65,13 +59,13 @@ def run_steps(steps: Callable[[], int]) -> None:
     try:
         code = steps()
     except AdminError as error:
-        complain(explain(error))
+        print_error("keelmq", explain(error))
         code = exit_code_of(error)
     except Refused as error:
-        complain(str(error))
+        print_error("keelmq", str(error))
         code = REFUSED
     except OSError as error:
-        complain(f"{error.filename or 'files'}: {error.strerror or error}")
+        print_error("keelmq", f"{error.filename or 'files'}: {error.strerror or error}")
         code = REFUSED
     except KeyboardInterrupt:
         code = INTERRUPTED

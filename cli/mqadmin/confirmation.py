@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import print
-from cli.mqadmin.shell import REFUSED, Action, Output, complain, explain
+from cli.command_line import print, print_error
+from cli.mqadmin.shell import PROGRAM, REFUSED, Action, Output, explain
 from keelmq.client.admin import AdminClient, AdminError
 
 _YES = Annotated[
@@ -62,9 +62,9 @@ async def _show(preview: Action, admin: AdminClient) -> None:
     try:
         output = await preview(admin)
     except AdminError as error:
-        complain(f"cannot show what this would do: {explain(error)}")
+        print_error(PROGRAM, f"cannot show what this would do: {explain(error)}")
         return
     if output.text:
         print(output.text.strip("\n"), file=sys.stderr, flush=True)
     for line in (*output.notes, *output.problems):
-        complain(line)
+        print_error(PROGRAM, line)

@@ -7,7 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.mqadmin.shell import REFUSED, app, complain
+from cli.command_line import print_error
+from cli.mqadmin.shell import PROGRAM, REFUSED, app
 
 _COLD: Final = "reads of old messages are not limited; setCommitLogReadAheadMode says how the log is read"
 _STATIC: Final = "there are no static topics; updateTopic changes the queues of a topic at each master"
@@ -50,7 +51,7 @@ def _register(name: str) -> None:
         context: typer.Context,
         namesrv_addr: Annotated[str | None, typer.Option("-n", "--namesrvAddr", help="Ignored")] = None,
     ) -> None:
-        complain(never_text(name))
+        print_error(PROGRAM, never_text(name))
         raise typer.Exit(REFUSED)
 
     app.command(

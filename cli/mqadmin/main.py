@@ -27,7 +27,7 @@ from cli.mqadmin.commands import (
     topic_admin,
     trace,
 )
-from cli.mqadmin.shell import app
+from cli.mqadmin.shell import PROGRAM, app
 from cli.tls_options import add_program_options
 
 MODULES = (
@@ -56,12 +56,12 @@ MODULES = (
 """Imported for their commands, in the order of --help."""
 
 
-add_program_options(app, "mqadmin")
+add_program_options(app, PROGRAM)
 
 
 def main() -> None:
     """Runs the mqadmin command; the process ends with its exit code."""
-    run_answering("mqadmin", lambda: app(prog_name="mqadmin"))
+    run_answering(PROGRAM, lambda: app(prog_name=PROGRAM))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ what failed, where, and what to do next.
 import inspect
 import json
 import re
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.command_line import checked_addresses, print, quiet_connection_log
+from cli.command_line import checked_addresses, print, print_error, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.tls_options import is_plain
 from cli.watch import WATCHED, WatchOption, fresh_screen, repeated, run_repeated
@@ -33,6 +32,7 @@ from keelmq.security.signer import Credentials
 
 INTERVAL_DEFAULT_S = 3
 """For -i without a number."""
+PROGRAM = "mqadmin"
 DONE, REFUSED, NO_ANSWER, IN_PART = 0, 1, 3, 4
 """Exit codes; 2, usage, is typer's."""
 
@@ -206,7 +206,7 @@ def command(
                 timeout_ms=timeout_ms,
                 interval_s=interval_s or None,
                 watch_s=watch_s,
-                credentials=checked_credentials("mqadmin", credentials),
+                credentials=checked_credentials(PROGRAM, credentials),
             )
 
         own = [
@@ -255,9 +255,9 @@ def run(
             output = await action(admin)
         except (AdminError, SendError, PullError) as error:
             fresh_screen(None if as_json else watch_s)
-            complain(explain(error))
+            print_error(PROGRAM, explain(error))
             return exit_code_of(error)
-        print_output(output, complain, as_json=as_json, watch_s=watch_s)
+        print_output(output, PROGRAM, as_json=as_json, watch_s=watch_s)
         if output.exit_code is not None:
             return output.exit_code
         return IN_PART if output.problems else DONE
@@ -269,16 +269,14 @@ def run(
     raise run_repeated(main)
 
 
-def print_output(
-    output: Output, complain: Callable[[str], None], *, as_json: bool, watch_s: int | None
-) -> None:
+def print_output(output: Output, program: str, *, as_json: bool, watch_s: int | None) -> None:
     """Prints the answer, and on standard error the notes and problems."""
     fresh_screen(None if as_json else watch_s)
     text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
     if text:
         print(text, flush=True)
     for line in (*output.notes, *output.problems):
-        complain(line)
+        print_error(program, line)
 
 
 def exit_code_of(*errors: Exception) -> int:
@@ -332,11 +330,6 @@ def _raise_if_nowhere(said: Sequence[ServerResult[Any]]) -> None:
     if missing and len(missing) == len(said):
         places = ", ".join(error.address for error in missing)
         raise DoesNotExist(missing[0].request, places, missing[0].remark, missing[0].code)
-
-
-def complain(text: str) -> None:
-    """Prints one line on standard error; a server's remark may have several."""
-    print(f"mqadmin: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: AdminError | SendError | PullError) -> str:

@@ -12,7 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import ControllersOption, NamesrvAddr, checked_addresses, print, quiet_connection_log
+from cli.command_line import (
+    ControllersOption,
+    NamesrvAddr,
+    checked_addresses,
+    print,
+    print_error,
+    quiet_connection_log,
+)
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.shell import DONE, IN_PART, REFUSED, exit_code_of, explain
 from cli.rebalance.core.plan import Move, Plan, plan_moves
@@ -74,10 +81,10 @@ def rebalance_masters(
     try:
         code = run.run()
     except AdminError as error:
-        _complain(explain(error))
+        print_error(NAME, explain(error))
         code = exit_code_of(error)
     except KeyboardInterrupt:
-        _complain("stopped; a hand-over that has begun goes on. Run it again: it plans anew")
+        print_error(NAME, "stopped; a hand-over that has begun goes on. Run it again: it plans anew")
         code = 130
     raise typer.Exit(code)
 
@@ -97,7 +104,7 @@ class _Run:
             if not self._asked.is_confirmed:  # between two event loops: Ctrl-C must end the question
                 question = f"Move {_plural(len(plan.moves), 'master')} now?"
                 if not typer.confirm(question, default=False):
-                    _complain("nothing was changed")
+                    print_error(NAME, "nothing was changed")
                     return REFUSED
             asyncio.run(self._move(plan, survey))
         if self._asked.as_json:
@@ -123,9 +130,10 @@ class _Run:
                 self._made.append(made)
                 self._say(f"{move.group}: {move.from_host} -> {move.to_host} done in {made.took_ms} ms")
                 if not made.is_planned:
-                    _complain(
+                    print_error(
+                        NAME,
                         f"{move.group}: the old master did not hand over in time, so the controllers elected "
-                        "without it, and clients have repeated some sends; its log says why"
+                        "without it, and clients have repeated some sends; its log says why",
                     )
         self._say(f"done: {_plural(len(plan.moves), 'master')} moved")
 
@@ -133,10 +141,11 @@ class _Run:
         made = [each.move.group for each in self._made]
         left = [each.group for each in plan.moves if each.group not in (*made, move.group)]
         state = "moved, but" if error.is_made else "not moved:"
-        _complain(
+        print_error(
+            NAME,
             f"{move.group} ({move.from_host} -> {move.to_host}) {state} {error}. "
             f"Done: {', '.join(made) or 'none'}; left: {', '.join(left) or 'none'}. "
-            "Remove the cause and run it again: it plans anew"
+            "Remove the cause and run it again: it plans anew",
         )
 
     def _value(self, plan: Plan, survey: Survey) -> dict[str, Any]:
@@ -202,7 +211,3 @@ def can_ask() -> bool:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _complain(text: str) -> None:
-    print(f"{NAME}: {' '.join(text.split())}", file=sys.stderr, flush=True)

@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def evict(self, problem: str) -> None:
         """Logs the problem and closes at once."""
-        self._complain(problem)
+        self._log_close(problem)
         self.abort()
 
     def give_up(self, kind: str, problem: str) -> None:
@@ -310,10 +310,10 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, problem: RemoteProtocolError | NoRoomError) -> None:
         if not self._closing:
             self._limits.closed[FRAME_BYTES] += isinstance(problem, NoRoomError)
-            self._complain(problem)
+            self._log_close(problem)
             self.close()
 
-    def _complain(self, problem: object) -> None:
+    def _log_close(self, problem: object) -> None:
         dispatcher = self._dispatcher
         dispatcher.closed_peers.tell(now_ms(), "%s: closed %s: %s", dispatcher.name, self.address, problem)
 

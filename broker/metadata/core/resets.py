@@ -14,7 +14,7 @@ Key: TypeAlias = tuple[str, str, int]
 """group, topic, queue id"""
 
 
-def _nobody() -> None:
+def _no_op() -> None:
     """No pull is suspended."""
 
 
@@ -23,7 +23,7 @@ class PendingResets:
 
     def __init__(self, *, resets_max: int = RESETS_MAX) -> None:
         self.offsets: dict[Key, int] = {}
-        self.wake_pulls: Callable[[], None] = _nobody
+        self.wake_pulls: Callable[[], None] = _no_op
         """Answers the suspended pulls of queues that have a reset; set by their handler."""
         self._max = resets_max
 

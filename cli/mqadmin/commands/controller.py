@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import OptionalNamesrvAddr, Refused, names_file, write_new_private
+from cli.command_line import OptionalNamesrvAddr, Refused, names_file, print_error, write_new_private
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
 from cli.mqadmin.shell import (
     IN_PART,
+    PROGRAM,
     REFUSED,
     Action,
     BrokerName,
@@ -20,7 +21,6 @@ from cli.mqadmin.shell import (
     ControllerAddress,
     Output,
     command,
-    complain,
     dump,
     per_server,
 )
@@ -236,7 +236,7 @@ def export_controller_state(
         try:
             write_new_private(output, json.dumps(state, ensure_ascii=False).encode() + b"\n")
         except Refused as error:
-            complain(str(error))
+            print_error(PROGRAM, str(error))
             raise typer.Exit(REFUSED) from None
         return Output({"file": str(output)}, f"the state of the controllers is in {output}")
 

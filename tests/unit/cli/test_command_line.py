@@ -9,7 +9,7 @@ import pty
 import pytest
 
 from cli.command_line import print as printed
-from cli.mqadmin.shell import complain
+from cli.command_line import print_error
 from cli.terminal import TerminalConsole
 from keelmq.runtime.log_context import ContextFormatter, JsonFormatter, PlainFormatter
 from keelmq.runtime.printable import printable, printable_json, printable_line
@@ -63,5 +63,5 @@ def test_escapes() -> None:
 def test_a_file_gets_the_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     printed(TEXT)
     assert capsys.readouterr().out == TEXT + "\n"
-    complain("topic a\nb\x1b[31m")
+    print_error("mqadmin", "topic a\nb\x1b[31m")
     assert capsys.readouterr().err == "mqadmin: topic a b\x1b[31m\n"

@@ -199,7 +199,7 @@ async def test_nothing_is_said_before_there_is_something_to_say(three: Three) ->
         await said.wait()
         assert not any(controller.beats for controller in three.controllers)
         registered = True
-        beats.beat_now()
+        beats.send_now()
         await three.controllers[2].beat.wait()
     await tasks.stop()
 
