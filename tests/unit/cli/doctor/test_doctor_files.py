@@ -86,6 +86,9 @@ def one(findings: list[Finding], check: str, level: Level = Level.FAILED) -> Fin
         ({"enableControllerInNamesrv": "true", **CONTROLLER}, Kind.NAMESRV),
         (CONTROLLER, Kind.CONTROLLER),
         (BROKER, Kind.BROKER),
+        ({"listenPort": "10911", "reviveQueueNum": "8"}, Kind.BROKER),  # which only RocketMQ has
+        ({"jRaftGroupId": "group1"}, Kind.CONTROLLER),
+        ({"listenPort": "9876", "serverWorkerThreads": "8"}, None),
         ({"listenPort": "9876"}, None),
         ({}, None),
     ],
