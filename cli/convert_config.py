@@ -20,10 +20,10 @@ import yaml
 
 from broker.config.broker_config import ANY_ADDRESS, BrokerConfig
 from broker.container.config import ContainerConfig
-from cli.command_line import print
+from cli.command_line import print, refused
 from cli.doctor.files import Kind, kind_of, load
 from keelmq.health.findings import Level
-from keelmq.runtime.config import Config, ConfigError, parse_settings, read_named
+from keelmq.runtime.config import SHOWN_CHARACTERS, Config, ConfigError, parse_settings, read_named
 from keelmq.runtime.durable_file import replace_file
 from keelmq.runtime.printable import printable_line
 from keelmq.upstream.keys import look_up, nearest, verdicts
@@ -110,7 +110,9 @@ def _row(number: int, line: str, models: Sequence[type[Config]], peers: Mapping[
     try:
         ((key, value),) = parse_settings(line, "").items()
     except ConfigError:
-        return Row(number, line, Verdict.UNKNOWN, "not key=value", (f"# not key=value: {line}",))
+        return Row(
+            number, line[:SHOWN_CHARACTERS], Verdict.UNKNOWN, "not key=value", (f"# not key=value: {line}",)
+        )
     if key in peers:
         note = f"{peers[key].partition('=')[0]} of a controller group that is not jRaft's"
         return Row(number, key, Verdict.CHANGED, note, (f"# changed, {note}: {line}", peers[key]))
@@ -177,7 +179,8 @@ def _jraft_members(settings: Mapping[str, str]) -> dict[str, str]:
 def convert_acl(content: Mapping[str, object]) -> list[Row]:
     """Returns the rows of a plain_acl.yml, which programs here read as it is."""
     accounts = content.get("accounts")
-    names = [str(each.get("accessKey", "")) for each in accounts or () if isinstance(each, dict)]  # type: ignore[attr-defined]
+    listed = accounts if isinstance(accounts, list) else []
+    names = [str(each.get("accessKey", "")) for each in listed if isinstance(each, dict)]
     note = "aclEnable=true reads this file; migrateAuthFromV1Enabled=true makes users and ACLs 2.0 of it"
     rows = [Row(0, f"account {name}", Verdict.KEPT, note, ()) for name in names]
     if content.get("globalWhiteRemoteAddresses"):
@@ -195,11 +198,8 @@ def convert_compose(content: Mapping[str, object]) -> list[Row]:
         if not isinstance(settings, dict):
             continue
         given = settings.get("environment") or {}
-        names = (
-            [str(name) for name in given]
-            if isinstance(given, dict)
-            else [str(each).partition("=")[0] for each in given]
-        )
+        listed = given if isinstance(given, dict | list) else []
+        names = [str(each).partition("=")[0] for each in listed]
         image, command = str(settings.get("image", "")).lower(), str(settings.get("command", ""))
         is_rocketmq = "rocketmq" in image or "NAMESRV_ADDR" in names or _PROGRAM.search(command)
         if image and not is_rocketmq:
@@ -261,6 +261,7 @@ def convert_config(
 
     Changes none of the given files. A line that does not apply here stays in the new file as a comment.
     """
+    _check_targets(files, output)
     converted = [_convert_file(path, output, kind) for path in files]
     if as_json:
         print(json.dumps({"files": msgspec.to_builtins(converted)}, ensure_ascii=False))
@@ -268,6 +269,18 @@ def convert_config(
         for each in converted:
             _print(each)
     raise typer.Exit(0 if all(map(_is_whole, converted)) else 1)
+
+
+def _check_targets(files: Sequence[Path], output: Path | None) -> None:
+    """Refuses to overwrite a file, before anything is written."""
+    targets = [] if output is None else [output / path.name for path in files if not _is_yaml(path)]
+    for target in targets:
+        if target.exists() or targets.count(target) > 1:
+            raise typer.BadParameter(f"{target} would be overwritten: give another --output")
+
+
+def _is_yaml(path: Path) -> bool:
+    return path.suffix in (".yml", ".yaml")
 
 
 def _is_whole(converted: Converted) -> bool:
@@ -278,9 +291,10 @@ def _is_whole(converted: Converted) -> bool:
 def _convert_file(path: Path, output: Path | None, kind: Kind | None) -> Converted:
     try:
         text = _decoded(read_named(path))
+        is_private = not path.stat().st_mode & 0o077  # it may have secrets, and so has the new file
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}") from error
-    if path.suffix in (".yml", ".yaml"):
+    if _is_yaml(path):
         return Converted(str(path), "", _of_yaml(path, text), [], None)
     settings = _settings(text)
     kind = kind or kind_of({RENAMED.get(key, key): value for key, value in settings.items()})
@@ -291,10 +305,11 @@ def _convert_file(path: Path, output: Path | None, kind: Kind | None) -> Convert
     new, rows = convert(text, kind)
     with tempfile.TemporaryDirectory(prefix="keelmq-convert-") as scratch:
         target = (output or Path(scratch)) / path.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and target.samefile(path):
-            raise typer.BadParameter(f"{target} would be overwritten: give another --output")
-        replace_file(target, new.encode(), keep_backup=False)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(target, new.encode(), keep_backup=False, private=is_private)
+        except OSError as error:
+            raise refused(f"{target} cannot be written: {error.strerror}") from error
         _, findings = load(target, kind, target.name)
     # Without --output, the reader knows nothing of the directory of the new file.
     problems = [each.text.replace(f"{target.parent}/", "") for each in findings if each.level is Level.FAILED]
@@ -313,7 +328,7 @@ def _decoded(content: bytes) -> str:
 def _of_yaml(path: Path, text: str) -> list[Row]:
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise typer.BadParameter(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
     if isinstance(content, dict) and "services" in content:
         return convert_compose(content)

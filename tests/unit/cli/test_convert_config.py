@@ -143,6 +143,7 @@ def test_a_problem_names_the_file_and_no_directory_that_is_gone(tmp_path: Path) 
         ("none.conf", None, "No such file"),
         ("a.conf", "listenPort=1\n", "--kind"),
         ("a.yml", "{", "not YAML"),
+        ("a.yml", "[" * 5_000, "not YAML"),
         ("a.yml", "a: 1\n", "neither a plain_acl.yml nor a compose file"),
     ],
 )
@@ -153,7 +154,35 @@ def test_what_cannot_be_converted(name: str, content: str | None, says: str, tmp
     assert done.exit_code == 2 and says in " ".join(done.output.replace("│", "").split())
 
 
-def test_no_file_is_overwritten_by_its_own_conversion(tmp_path: Path) -> None:
-    (tmp_path / "a.conf").write_text(BROKER)
-    assert run(str(tmp_path / "a.conf"), "-o", str(tmp_path)).exit_code == 2
-    assert (tmp_path / "a.conf").read_text() == BROKER
+def test_no_file_is_overwritten(tmp_path: Path) -> None:
+    for folder in ("a", "b", "old"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "broker.conf").write_text(BROKER)
+    given, new = str(tmp_path / "a" / "broker.conf"), str(tmp_path / "new")
+    assert run(given, "-o", str(tmp_path / "a")).exit_code == 2, "its own conversion"
+    assert run(given, "-o", str(tmp_path / "old")).exit_code == 2, "another file"
+    assert run(given, str(tmp_path / "b" / "broker.conf"), "-o", new).exit_code == 2, "two of one name"
+    assert not Path(new).exists() and (tmp_path / "old" / "broker.conf").read_text() == BROKER
+
+
+def test_a_private_file_stays_private(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("brokerName=a\n")
+    (tmp_path / "broker.conf").chmod(0o600)
+    run(str(tmp_path / "broker.conf"), "-o", str(tmp_path / "new"))
+    assert (tmp_path / "new" / "broker.conf").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("brokerName=a\n")
+    (tmp_path / "afile").touch()
+    done = run(str(tmp_path / "broker.conf"), "-o", str(tmp_path / "afile" / "new"))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        f"keelmq: {tmp_path}/afile/new/broker.conf cannot be written: Not a directory"
+    ]
+
+
+@pytest.mark.parametrize("services", ["5", "[1]", "{a: 1}", "{a: {environment: 7}}", "{a: {image: [x]}}"])
+def test_a_compose_file_of_other_types_has_no_settings(services: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text(f"services: {services}\n")
+    assert "no settings" in run(str(tmp_path / "a.yml")).output
