@@ -23,7 +23,14 @@ from broker.container.config import ContainerConfig
 from cli.command_line import print, refused
 from cli.doctor.files import Kind, kind_of, load
 from keelmq.health.findings import Level
-from keelmq.runtime.config import SHOWN_CHARACTERS, Config, ConfigError, parse_settings, read_named
+from keelmq.runtime.config import (
+    SHOWN_CHARACTERS,
+    Config,
+    ConfigError,
+    parse_settings,
+    read_named,
+    secret_keys,
+)
 from keelmq.runtime.durable_file import replace_file
 from keelmq.runtime.printable import printable_line
 from keelmq.upstream.keys import look_up, nearest, verdicts
@@ -45,7 +52,7 @@ RENAMED: Final = {
 }
 _COMMENT: Final = re.compile(r"\s#.*$")
 _HOME: Final = re.compile(r"\$\{user\.home\}|\$\{HOME\}|\$HOME\b")
-_PORT: Final = re.compile(r":[0-9]+$")
+_WITH_PORT: Final = re.compile(r"(?P<host>\[.*\]|[^:]*):(?P<port>[0-9]*)")
 _PROGRAM: Final = re.compile(r"\bmq(namesrv|broker|controller|proxy)")
 
 
@@ -60,14 +67,12 @@ class Verdict(StrEnum):
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel"):
-    """One line of a file that has a key. `note`: why it is not as it was; `written`: the lines for the new
-    file."""
+    """One line of a file that has a key. `note`: why it is not as it was."""
 
     line: int
     key: str
     verdict: Verdict
     note: str
-    written: tuple[str, ...]
 
 
 class Converted(msgspec.Struct, frozen=True, rename="camel"):
@@ -89,9 +94,9 @@ def convert(text: str, kind: Kind) -> tuple[str, list[Row]]:
         if not stripped or stripped[0] in "#!":
             lines.append(line)
             continue
-        row = _row(number, stripped, MODELS[kind], peers)
+        row, new = _row(number, stripped, MODELS[kind], peers)
         rows.append(row)
-        lines += row.written
+        lines += new
     return "".join(f"{line}\n" for line in lines), rows
 
 
@@ -106,40 +111,45 @@ def _settings(text: str) -> dict[str, str]:
     return found
 
 
-def _row(number: int, line: str, models: Sequence[type[Config]], peers: Mapping[str, str]) -> Row:
+def _row(
+    number: int, line: str, models: Sequence[type[Config]], peers: Mapping[str, str]
+) -> tuple[Row, Sequence[str]]:
+    """Returns the row of a line, and the lines for the new file."""
     try:
         ((key, value),) = parse_settings(line, "").items()
     except ConfigError:
-        return Row(
-            number, line[:SHOWN_CHARACTERS], Verdict.UNKNOWN, "not key=value", (f"# not key=value: {line}",)
-        )
+        row = Row(number, line[:SHOWN_CHARACTERS], Verdict.UNKNOWN, "not key=value")
+        return row, (f"# not key=value: {line}",)
     if key in peers:
         note = f"{peers[key].partition('=')[0]} of a controller group that is not jRaft's"
-        return Row(number, key, Verdict.CHANGED, note, (f"# changed, {note}: {line}", peers[key]))
-    plain, notes = _repaired(value)
+        return Row(number, key, Verdict.CHANGED, note), (f"# changed, {note}: {line}", peers[key])
+    secret = secret_keys(*models)  # these may have any characters
+    plain, notes = (value, []) if key in secret else _repaired(value)
     known = {field.alias or name for model in models for name, field in model.model_fields.items()}
     name = RENAMED.get(key, key)
     if name != key:
         notes.append(f"is {name} here")
     if name in known:
         if name in ("brokerIP1", "brokerIP2"):
+            if with_port := _WITH_PORT.fullmatch(plain):
+                plain = with_port["host"].strip("[]")
+                notes.append(f"the port {with_port['port']} is that of listenPort or haListenPort")
             if plain in ANY_ADDRESS:
                 why = "nothing can connect to it: the address is detected"
-                return Row(number, key, Verdict.CHANGED, why, (f"# {why}: {line}",))
-            plain, port = _PORT.sub("", plain), _PORT.search(plain)
-            notes += [f"the port {port[0][1:]} is that of listenPort or haListenPort"] if port else []
+                return Row(number, key, Verdict.CHANGED, why), (f"# {why}: {line}",)
         if not notes:
-            return Row(number, key, Verdict.KEPT, "", (line,))
+            return Row(number, key, Verdict.KEPT, ""), (line,)
         note = "; ".join(notes)
-        return Row(number, key, Verdict.CHANGED, note, (f"# changed, {note}: {line}", f"{name}={plain}"))
+        row = Row(number, key, Verdict.CHANGED, note)
+        return row, (f"# changed, {note}: {line}", f"{name}={plain}")
     classes = frozenset(each for model in models for each in model.UPSTREAM)
     foreign = look_up(name, plain, classes)
     if foreign is None:
         close = nearest(name, known | set(RENAMED), classes)
         note = f"no release of RocketMQ has it{f'; did you mean {close}?' if close else ''}"
-        return Row(number, key, Verdict.UNKNOWN, note, (f"# unknown, {note}: {line}",))
+        return Row(number, key, Verdict.UNKNOWN, note), (f"# unknown, {note}: {line}",)
     verdict = Verdict.MISSING if foreign.is_refused else Verdict.NO_EFFECT
-    return Row(number, key, verdict, foreign.why, (f"# {verdict}, {foreign.why}: {line}",))
+    return Row(number, key, verdict, foreign.why), (f"# {verdict}, {foreign.why}: {line}",)
 
 
 def _repaired(value: str) -> tuple[str, list[str]]:
@@ -182,10 +192,10 @@ def convert_acl(content: Mapping[str, object]) -> list[Row]:
     listed = accounts if isinstance(accounts, list) else []
     names = [str(each.get("accessKey", "")) for each in listed if isinstance(each, dict)]
     note = "aclEnable=true reads this file; migrateAuthFromV1Enabled=true makes users and ACLs 2.0 of it"
-    rows = [Row(0, f"account {name}", Verdict.KEPT, note, ()) for name in names]
+    rows = [Row(0, f"account {name}", Verdict.KEPT, note) for name in names]
     if content.get("globalWhiteRemoteAddresses"):
         note = "ACL 1.0 admits these addresses without an account; users and ACLs 2.0 have nothing like it"
-        rows.insert(0, Row(0, "globalWhiteRemoteAddresses", Verdict.KEPT, note, ()))
+        rows.insert(0, Row(0, "globalWhiteRemoteAddresses", Verdict.KEPT, note))
     return rows
 
 
@@ -206,12 +216,10 @@ def convert_compose(content: Mapping[str, object]) -> list[Row]:
             continue  # a database, a cache: whatever else the file starts
         if "mqproxy" in command or "--enable-proxy" in command:
             proxy = verdicts().missing["enableProxy"]
-            rows.append(
-                Row(0, f"{service} proxy", Verdict.MISSING, f"{proxy.why}; start the other services", ())
-            )
+            rows.append(Row(0, f"{service} proxy", Verdict.MISSING, f"{proxy.why}; start the other services"))
         if "dashboard" in image or "console" in image:
             note = "a setting of RocketMQ's dashboard, which works with name servers and brokers here"
-            rows += [Row(0, f"{service} {name}", Verdict.KEPT, note, ()) for name in names]
+            rows += [Row(0, f"{service} {name}", Verdict.KEPT, note) for name in names]
             continue
         rows += [_variable(f"{service} {name}", name) for name in names]
     return rows
@@ -219,17 +227,17 @@ def convert_compose(content: Mapping[str, object]) -> list[Row]:
 
 def _variable(shown: str, name: str) -> Row:
     if name == "NAMESRV_ADDR":
-        return Row(0, shown, Verdict.KEPT, "mqbroker and mqadmin read it, too", ())
+        return Row(0, shown, Verdict.KEPT, "mqbroker and mqadmin read it, too")
     if name.startswith(("JAVA_", "JDK_", "JVM_", "MAX_HEAP", "MAX_POSSIBLE_HEAP", "HEAP_")):
-        return Row(0, shown, Verdict.NO_EFFECT, "there is no Java", ())
+        return Row(0, shown, Verdict.NO_EFFECT, "there is no Java")
     if name == "TZ":
-        return Row(0, shown, Verdict.KEPT, "", ())
+        return Row(0, shown, Verdict.KEPT, "")
     key = _keys_by_variable().get(name.replace("_", "").replace(".", "").lower())
     if key is None:
         note = "no program reads it; write the setting into the program's file, or as KEELMQ_ + key"
     else:
         note = f"no program reads it; write {key} into the program's file, or KEELMQ_{key} here"
-    return Row(0, shown, Verdict.UNKNOWN, note, ())
+    return Row(0, shown, Verdict.UNKNOWN, note)
 
 
 @functools.cache

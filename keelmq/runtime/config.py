@@ -32,7 +32,7 @@ FILE_BYTES_MAX = 4_194_304
 """Limit of a file that a command line or a setting names: /dev/zero has no end."""
 REQUEST_BYTES_MAX = 65_536
 """Limit of key=value lines in a request. All keys of a broker have some 15,000."""
-UNKNOWN_KEYS_MAX = 20
+UNKNOWN_KEYS_MAX = 5
 """Unknown keys of a request that an error names: each is compared with all known ones."""
 
 
@@ -159,7 +159,7 @@ def load_config(
             unknown.append(_unknown_key(key, setting, models))
         elif foreign.is_refused:
             why = _slip(setting.value) or foreign.why  # "false # off" asks for nothing
-            unknown.append(f"{key} = {setting.value!r} in {setting.source}: {why}")
+            unknown.append(f"{key} in {setting.source}: {why}")  # its value may be a secret
     if unknown:
         raise ConfigError("\n".join(unknown))
     return _build(models, settings)
@@ -391,7 +391,7 @@ def _build(models: tuple[type[Config], ...], settings: Mapping[str, _Setting]) -
     secret = secret_keys(*models)  # these may have any characters
     slips = {key: _slip(setting.value) for key, setting in settings.items() if key not in secret}
     problems = [
-        f"{key} = {settings[key].value!r} in {settings[key].source}: {why}"
+        f"{key} = {_shown(secret, key, settings[key].value)!r} in {settings[key].source}: {why}"
         for key, why in slips.items()
         if why
     ]
@@ -422,7 +422,7 @@ def _problem(
         return f"{key} is required and not set"
     if setting is None:
         return f"{key} (default): {wrong}"
-    return f"{key} = {_shown(model, key, setting.value)!r} in {setting.source}: {wrong}"
+    return f"{key} = {_shown(secret_keys(model), key, setting.value)!r} in {setting.source}: {wrong}"
 
 
 def _stated(model: type[Config], wrong: str, settings: Mapping[str, _Setting], config: Config | None) -> str:
@@ -434,12 +434,14 @@ def _stated(model: type[Config], wrong: str, settings: Mapping[str, _Setting], c
     for key in keys:
         name, field = fields[key]
         if (setting := settings.get(key)) is not None:
-            stated.append(f"{key} = {_shown(model, key, setting.value)!r} in {setting.source}")
+            stated.append(f"{key} = {_shown(secret_keys(model), key, setting.value)!r} in {setting.source}")
             continue
         held = field.default if config is None else getattr(config, name)
         value = "" if held is None else _text(held)
         when = "by default" if config is None else "now"
-        others.append(f"{key} is {_shown(model, key, value)} {when}" if value else f"{key} is not set")
+        others.append(
+            f"{key} is {_shown(secret_keys(model), key, value)} {when}" if value else f"{key} is not set"
+        )
         left.append(key)
     if not stated:
         return ""
@@ -449,6 +451,7 @@ def _stated(model: type[Config], wrong: str, settings: Mapping[str, _Setting], c
     return f" ({'; '.join([*stated, *others])}: {advice})"
 
 
-def _shown(model: type[Config], key: str, value: str) -> str:
-    is_secret = key in secret_keys(model) or "secret" in key.lower()
+def _shown(secret: Collection[str], key: str, value: str) -> str:
+    """`secret`: the keys that are. A file of a secret may by mistake be the secret itself."""
+    is_secret = key in secret or "secret" in key.lower()
     return "**********" if is_secret else value

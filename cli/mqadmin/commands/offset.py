@@ -82,7 +82,7 @@ def reset_offset_by_time(
     )
 
     async def action(admin: AdminClient) -> Output:
-        place = Where(namesrv_addr, broker, cluster or topic)
+        place = ResetBrokers(namesrv_addr, broker, cluster or topic)
         if dry_run:
             rows, errors = await _at_masters(
                 admin, place, lambda each: admin.groups.explain_reset_offset(each, wanted)
@@ -113,7 +113,7 @@ def reset_offset_by_time(
     return action
 
 
-class Where(NamedTuple):
+class ResetBrokers(NamedTuple):
     """The brokers of a reset: `broker`, or the masters of a topic's or cluster's route."""
 
     namesrv_addr: str
@@ -122,7 +122,7 @@ class Where(NamedTuple):
 
 
 async def _at_masters(
-    admin: AdminClient, where: Where, ask: Callable[[str], Awaitable[Mapping[QueueKey, T]]]
+    admin: AdminClient, where: ResetBrokers, ask: Callable[[str], Awaitable[Mapping[QueueKey, T]]]
 ) -> tuple[dict[QueueKey, T], list[AdminError]]:
     """Returns the answers by queue, and the errors of brokers. AdminError: of the only broker."""
     if where.broker is not None:

@@ -186,3 +186,22 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_a_compose_file_of_other_types_has_no_settings(services: str, tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(f"services: {services}\n")
     assert "no settings" in run(str(tmp_path / "a.yml")).output
+
+
+def test_addresses_of_ipv6_and_of_every_interface(tmp_path: Path) -> None:
+    lines = ["2001:db8::10", "[2001:db8::10]:10911", "0.0.0.0:10911"]
+    for number, value in enumerate(lines):
+        (tmp_path / f"{number}.conf").write_text(f"brokerName=a\nbrokerIP1={value}\n")
+        run(str(tmp_path / f"{number}.conf"), "-o", str(tmp_path / "new"))
+    found = [written(tmp_path / "new" / f"{number}.conf").get("brokerIP1") for number in range(3)]
+    assert found == ["2001:db8::10", "2001:db8::10", None]
+
+
+def test_a_secret_is_neither_changed_nor_shown(tmp_path: Path) -> None:
+    secret = "ab #cd$HOME"
+    text = f"brokerName=a\ntls.server.keyPassword={secret}\nobjectStoreSecretKey={secret}\n"
+    (tmp_path / "a.conf").write_text(text)
+    for more in ((), ("--json",)):
+        done = run(str(tmp_path / "a.conf"), "-o", str(tmp_path / f"new{len(more)}"), *more)
+        assert secret not in done.output
+    assert written(tmp_path / "new0" / "a.conf")["tls.server.keyPassword"] == secret

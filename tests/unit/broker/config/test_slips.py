@@ -6,6 +6,8 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from keelmq.runtime.config import ConfigError, load_config
+from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller.config import ControllerConfig
 
 
 def load(line: str, tmp_path: Path) -> BrokerConfig:
@@ -50,3 +52,14 @@ def test_what_looks_like_one_and_is_none(tmp_path: Path) -> None:
     assert load("storePathRootDir=/data/a#b", tmp_path).store_path_root_dir == Path("/data/a#b")
     assert load("storePathRootDir=/data/d:/store", tmp_path).store_path_root_dir == Path("/data/d:/store")
     assert load("storePathRootDir=~/store", tmp_path).store_path_root_dir == Path.home() / "store"
+
+
+@pytest.mark.parametrize(
+    "line", ['controllerRaftSecretFile="s3cret"', 'socksProxyConfig={"a":{"password":"s3cret"}}']
+)
+def test_what_may_be_a_secret_is_not_shown(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.conf"
+    path.write_text(line + "\n")
+    with pytest.raises(ConfigError) as refused:
+        load_config(NamesrvConfig, ControllerConfig, path=path, environ={}, overrides={})
+    assert "s3cret" not in str(refused.value) and line.partition("=")[0] in str(refused.value)
