@@ -16,6 +16,9 @@ import msgspec
 from namesrv.plugins.controller.raft.codec import LeaderVerified, VerifyLeader
 from namesrv.plugins.controller.raft.raft_library import RaftLibrary
 
+ASK_AGAIN_S = 5.0
+NEVER_YET = float("-inf")
+
 Done = Callable[[bool | None], None]
 """True: the state is fresh; False: this member does not lead in that term; None: read through the log."""
 
@@ -43,7 +46,7 @@ class ReadIndex:
         self._check, self._sent_at = 0, 0.0
         self._term: int | None = None  # of the answers in _verified; None: this member does not lead
         self._verified: dict[str, int] = {}  # member -> last check that it has answered in _term
-        self._asked: set[str] = set()  # members that were sent a check on their present link
+        self._asked: dict[str, float] = {}  # member -> when it was sent a check on its present link
         self._able: set[str] = set()  # those that have answered one
 
     def begin(self, term: int, done: Done) -> None:
@@ -58,7 +61,7 @@ class ReadIndex:
 
     def link_changed(self, member: str) -> None:
         """The link to this member is closed, or new: the peer may be of another release than before."""
-        self._asked.discard(member)
+        self._asked.pop(member, None)
         self._able.discard(member)
 
     @property
@@ -93,11 +96,12 @@ class ReadIndex:
                 read.done(None)
 
     def _send_check(self, term: int) -> None:
-        """Sends the last check to the voters, but only once over each link to those that do not answer."""
-        self._sent_at = self._core.now()
+        """Sends the last check to the voters; to those that have not answered any on their link, after
+        ASK_AGAIN_S. Such a voter may be of an older release, or not be in this term yet, or not vote yet."""
+        now = self._sent_at = self._core.now()
         for member in sorted(self._voters()):
-            if member in self._able or member not in self._asked:
-                self._asked.add(member)
+            if member in self._able or now - self._asked.get(member, NEVER_YET) >= ASK_AGAIN_S:
+                self._asked[member] = now
                 self._send(member, VerifyLeader(term, self._check))
 
     def _is_fresh(self, read: _Read) -> bool:

@@ -13,6 +13,7 @@ from namesrv.plugins.controller.raft.codec import (
     TermHint,
     VerifyLeader,
 )
+from namesrv.plugins.controller.raft.read_index import ASK_AGAIN_S
 from namesrv.plugins.controller.replicator import Committed
 from tests.support.raft_group import Group, QuietMember, elect
 
@@ -61,13 +62,28 @@ def able(leader: Leader) -> Leader:
     return leader
 
 
-def test_members_of_an_older_release_are_asked_once_a_link_and_reads_use_the_log(leader: Leader) -> None:
+def test_members_of_an_older_release_are_rarely_asked_and_reads_use_the_log(leader: Leader) -> None:
     term = leader.core.term
     assert leader.read() == [("n1", VerifyLeader(term, 1)), ("n2", VerifyLeader(term, 1))]
     assert leader.read() == []
     leader.member.link_up("n2")
     assert leader.read() == [("n2", VerifyLeader(term, 3))]
     assert leader.results == [None, None, None]
+
+
+def test_a_voter_that_could_not_answer_yet_is_asked_again(leader: Leader) -> None:
+    """It was not in this term yet, or did not vote yet; its link stays."""
+    leader.read()
+    now = leader.core.now()
+    leader.core.now = lambda: now + ASK_AGAIN_S - 0.1  # type: ignore[method-assign]
+    assert leader.read() == []
+    leader.core.now = lambda: now + ASK_AGAIN_S  # type: ignore[method-assign]
+    assert leader.read() == [(name, VerifyLeader(leader.core.term, 3)) for name in ("n1", "n2")]
+    leader.verified("n1", 3)
+    leader.results.clear()
+    leader.read()
+    leader.verified("n1", 4)
+    assert leader.results == [True]
 
 
 def test_only_an_answer_to_a_check_after_its_begin_confirms_a_read(able: Leader) -> None:
