@@ -11,12 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
-from broker.admin.telemetry import ALONE, BrokerTelemetry
 from broker.config.broker_config import BrokerConfig
-from broker.controller_mode.service import ControllerMode
-from broker.core.readiness import RoleName
 from broker.message.record import store_timestamp
 from broker.metadata.groups import BUILT_IN
 from broker.metadata.offsets import Row, split_key
@@ -26,7 +21,6 @@ from broker.store.querying import header_of
 from keelmq.remoting.records import ConsumerLag
 from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.runtime.clock import wall_ms
-from keelmq.runtime.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
 
@@ -132,33 +126,3 @@ def _oldest_times(headers: Sequence[Sequence[memoryview]]) -> list[int]:
     """Returns the earliest store timestamp of each sequence, ms; 0: it is empty. A page that is not in memory
     is read from the disk here."""
     return [min(map(store_timestamp, each), default=0) for each in headers]
-
-
-def start_telemetry(
-    config: BrokerConfig,
-    store: MessageStore,
-    metadata: Metadata,
-    tasks: TaskSet,
-    *,
-    address: str,
-    controlled: ControllerMode | None,
-    plain_role: RoleName,
-) -> BrokerTelemetry | None:
-    """Starts the telemetry of a broker, with the lags of its consumers if these are wanted. address: makes
-    the files' names unique in the cluster. None: telemetry is off."""
-    if not config.telemetry_enable:
-        return None
-    alone = replace(ALONE, broker_id=config.broker_id)
-    telemetry = BrokerTelemetry(
-        config,
-        store,
-        node=f"{config.broker_name}-{address}",
-        ha=controlled.ha if controlled is not None else None,
-        role=lambda: controlled.role if controlled is not None else alone,
-        plain_role=plain_role,
-    )
-    telemetry.start(tasks)
-    if config.telemetry_consumer_lag_interval:
-        lags = ConsumerLags(config, store, metadata, telemetry.writer, telemetry.master_id)
-        tasks.start("consumer lags", lags.run)
-    return telemetry

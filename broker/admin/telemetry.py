@@ -11,12 +11,17 @@ TICK_MS.
 import asyncio
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
+from broker.admin.consumer_lags import ConsumerLags
 from broker.config.broker_config import BrokerConfig
+from broker.controller_mode.service import ControllerMode
 from broker.core.lag import LagMeter
 from broker.core.readiness import RoleName
 from broker.core.role import Role
 from broker.ha.known_replicas import KnownReplicas
 from broker.ha.service import HaService
+from broker.metadata.service import Metadata
 from broker.store.message_store import MessageStore
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.records import HaSample, RoleChange
@@ -163,3 +168,33 @@ class BrokerTelemetry:
 
     def _is_master(self, role: Role) -> bool:
         return role.is_master or self._ha is None
+
+
+def start_telemetry(
+    config: BrokerConfig,
+    store: MessageStore,
+    metadata: Metadata,
+    tasks: TaskSet,
+    *,
+    address: str,
+    controlled: ControllerMode | None,
+    plain_role: RoleName,
+) -> BrokerTelemetry | None:
+    """Starts the telemetry of a broker, with the lags of its consumers if these are wanted. address: makes
+    the files' names unique in the cluster. None: telemetry is off."""
+    if not config.telemetry_enable:
+        return None
+    alone = replace(ALONE, broker_id=config.broker_id)
+    telemetry = BrokerTelemetry(
+        config,
+        store,
+        node=f"{config.broker_name}-{address}",
+        ha=controlled.ha if controlled is not None else None,
+        role=lambda: controlled.role if controlled is not None else alone,
+        plain_role=plain_role,
+    )
+    telemetry.start(tasks)
+    if config.telemetry_consumer_lag_interval:
+        lags = ConsumerLags(config, store, metadata, telemetry.writer, telemetry.master_id)
+        tasks.start("consumer lags", lags.run)
+    return telemetry

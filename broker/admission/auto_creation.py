@@ -1,7 +1,8 @@
 """AutoCreation: how many topics, or subscription groups, clients may create by using them.
 
 Each is a row of a table that is registered, replicated and written to a file, so a client that keeps sending
-to new names would exhaust the memory of brokers and name servers. Rows by administrators do not count.
+to new names would exhaust the memory of brokers and name servers. Administrators are not limited, but their
+rows count.
 """
 
 import logging

@@ -17,7 +17,9 @@ from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_WRITE, TopicTable
 from broker.store.log.sync_fault import SyncError
 from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.recovery import Between
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.config import ConfigError
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
@@ -145,6 +147,22 @@ async def flush_forever(store: MessageStore, interval_ms: Callable[[], int]) -> 
             flushed = seen if checkpoint else flushed
 
 
+def load_store(
+    config: BrokerConfig, store: MessageStore, between: Between, recover: Callable[[Between], None] | None
+) -> None:
+    """Loads the store. recover(between): prepares it for its role. A store that cannot be loaded is closed
+    and unlocked: a container tries again. Raises StoreError, ConfigError."""
+    try:
+        store.load(between)
+        if recover is not None:
+            recover(between)
+    except BaseException as error:
+        store.close(clean=False)
+        if isinstance(error, OSError):
+            raise unusable(config, error) from error
+        raise
+
+
 async def close_store(store: MessageStore, *, is_trusted: bool) -> None:
     """Closes the store. is_trusted: its disk had no fault. Without that, or if the last flush fails, the
     store is left as a crash leaves it, and the next start checks the end of the log."""
@@ -159,3 +177,11 @@ async def close_store(store: MessageStore, *, is_trusted: bool) -> None:
             logger.info("store closed at offset %d", end)
             return
     store.close(clean=False)
+
+
+def unusable(config: BrokerConfig, error: OSError) -> ConfigError:
+    """Returns the start's message about a file or directory that it cannot use."""
+    where, why = error.filename or config.store_path_root_dir, error.strerror or str(error)
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        why = "not a directory"
+    return ConfigError(f"storePathRootDir: cannot use {where}: {why}")

@@ -11,11 +11,10 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from broker.admin.consumer_lags import start_telemetry
 from broker.admin.lag_times import LagTimes
 from broker.admin.metrics import MetricSources
 from broker.admin.retention_service import RetentionService
-from broker.admin.telemetry import ALONE, BrokerTelemetry
+from broker.admin.telemetry import ALONE, BrokerTelemetry, start_telemetry
 from broker.admission.disk_fault import DiskFault
 from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_gate import DISK_FULL, STOPPING
@@ -23,6 +22,7 @@ from broker.app.assembly import (
     cached_bytes,
     close_store,
     flush_forever,
+    load_store,
     make_gate,
     make_metadata,
     make_store,
@@ -37,7 +37,7 @@ from broker.app.listeners import Listeners
 from broker.app.plain_replication import PlainReplication
 from broker.app.process import ProcessParts, make_process_parts
 from broker.app.stand_alone import StandAlone
-from broker.app.start_check import check_ports, load_settings, load_store
+from broker.app.start_check import check_ports, load_settings
 from broker.app.status import BrokerStatus
 from broker.backup.service import StoreBackups
 from broker.clients.service import Clients

@@ -6,10 +6,10 @@ A start that is refused here has changed nothing. `keelmq doctor` calls the same
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from broker.app.assembly import make_gate, make_metadata, make_store, make_topics
+from broker.app.assembly import make_gate, make_metadata, make_store, make_topics, unusable
 from broker.config.broker_config import BrokerConfig
 from broker.config.metrics_settings import PROM
 from broker.controller_mode.broker_meta_file import BrokerMetaError, MetaFiles
@@ -17,8 +17,6 @@ from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.metadata.service import Metadata
 from broker.store.log.file_sizes import sized_files
 from broker.store.log.mapped_file import StoreError, is_locked
-from broker.store.message_store import MessageStore
-from broker.store.recovery import Between
 from broker.store.store_check import check_directory, check_store
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import ConfigError, why_refused
@@ -75,22 +73,6 @@ def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
         raise unusable(config, error) from error
 
 
-def load_store(
-    config: BrokerConfig, store: MessageStore, between: Between, recover: Callable[[Between], None] | None
-) -> None:
-    """Loads the store. recover(between): prepares it for its role. A store that cannot be loaded is closed
-    and unlocked: a container tries again. Raises StoreError, ConfigError."""
-    try:
-        store.load(between)
-        if recover is not None:
-            recover(between)
-    except BaseException as error:
-        store.close(clean=False)
-        if isinstance(error, OSError):
-            raise unusable(config, error) from error
-        raise
-
-
 def start_refusal(config: BrokerConfig) -> str | None:
     """Returns why the files refuse the start of a broker with this configuration; None: they do not, or a
     broker uses them now."""
@@ -134,11 +116,3 @@ def _read_epochs(path: Path) -> None:
         EpochFile(path).load()
     except EpochFileError:
         return  # such a broker starts and reports it: operators inspect it with mqadmin
-
-
-def unusable(config: BrokerConfig, error: OSError) -> ConfigError:
-    """Returns the start's message about a file or directory that it cannot use."""
-    where, why = error.filename or config.store_path_root_dir, error.strerror or str(error)
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        why = "not a directory"
-    return ConfigError(f"storePathRootDir: cannot use {where}: {why}")

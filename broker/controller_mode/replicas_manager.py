@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 PROMOTIONS_MAX = 3
 """Failures of one promotion until the mastership is given back."""
-HA_ADDRESS_PERIOD_MS = 3_000
+HA_ADDRESS_CHECK_MS = 3_000
 """Interval of the look-ups of the master's HA address."""
 FENCED = (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ResponseCode.CONTROLLER_INVALID_MASTER)
 
@@ -383,7 +383,7 @@ class ReplicasManager:
 
     async def _refresh_ha_address_forever(self) -> None:
         while True:
-            await asyncio.sleep(HA_ADDRESS_PERIOD_MS / 1000)
+            await asyncio.sleep(HA_ADDRESS_CHECK_MS / 1000)
             await self.refresh_ha_address()
 
     async def refresh_ha_address(self) -> None:

@@ -14,21 +14,23 @@ DAMAGED = "the log of this master is damaged at 10..20 (a test)"
 
 
 class Scene:
-    def __init__(self) -> None:
+    def __init__(self, *, for_room: bool = False) -> None:
         self.reason = ""
-        self.now_ms, self.given, self.quiet = 0, 0, list[bool]()
+        self.now_ms, self.given, self.quiet, self.for_room = 0, 0, list[bool](), list[bool]()
         self.is_master = self.has_target = True
         self.error = ""
         self.watch = HandOverWatch(
             lambda: self.reason,
             cast(Any, self),
             grace_ms=GRACE_MS,
+            for_room=for_room,
             clock=lambda: self.now_ms,
         )
 
     async def give(self, *, for_room: bool, quiet: bool) -> None:
         self.given += 1
         self.quiet.append(quiet)
+        self.for_room.append(for_room)
         if self.error:
             raise HandOverError(self.error)
 
@@ -50,6 +52,15 @@ async def test_a_reason_that_ends_in_time_is_none(scene: Scene) -> None:
     assert await scene.after(GRACE_MS) == 0
     scene.reason = DAMAGED
     assert await scene.after(0) == 0, "it has its own time"
+
+
+@pytest.mark.parametrize("for_room", [False, True])
+async def test_a_full_disk_needs_a_member_with_room(for_room: bool) -> None:
+    scene = Scene(for_room=for_room)
+    scene.reason = DAMAGED
+    await scene.after(0)
+    await scene.after(GRACE_MS)
+    assert scene.for_room == [for_room]
 
 
 async def test_a_master_hands_over(scene: Scene) -> None:
