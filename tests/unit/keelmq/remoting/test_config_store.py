@@ -9,7 +9,7 @@ import pytest
 from keelmq.remoting.config_store import IN_MEMORY_ONLY, ConfigStore, rewritten, with_stored
 from keelmq.remoting.operation import CommandError
 from keelmq.runtime import durable_file
-from keelmq.runtime.config import ConfigError
+from keelmq.runtime.config import UNKNOWN_KEYS_MAX, ConfigError
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
 
 CONF = "# ours\nlistenPort = 9876\n\nenableTopicList=true\ncontrollerDLegerGroup=g\n"
@@ -114,7 +114,7 @@ async def test_a_request_has_a_limit_and_an_error_names_some_keys(conf: Path) ->
     code, remark = await refusal(store, "".join(f"listenPor{number:07}=1\n" for number in range(1_000_000)))
     assert code == 1 and "bytes; 65536 is the limit" in remark
     code, remark = await refusal(store, "".join(f"listenPor{number}=1\n" for number in range(3_000)))
-    assert code == 1 and len(remark.splitlines()) == 20
+    assert code == 1 and len(remark.splitlines()) == UNKNOWN_KEYS_MAX
 
 
 async def test_an_empty_body_changes_nothing(conf: Path) -> None:
