@@ -150,7 +150,10 @@ class Reach:
             raise Silent(f"no answer in {self.timeout_ms} ms") from None
         except httpcore.ProtocolError:
             raise Silent("the server there does not speak HTTP") from None
-        except httpcore.NetworkError as error:
+        except (
+            httpcore.NetworkError,
+            OSError,
+        ) as error:  # after the handshake a TLS error is a plain OSError
             raise Silent(_reason(str(_root(error)))) from None
 
     async def _got(self, url: "httpcore.URL", address: str, as_user: bool) -> HttpAnswer:
@@ -211,6 +214,8 @@ def _reason(remark: str) -> str:
     """Returns the reason alone, such as "connection refused", without the library's context."""
     if found := re.search(r"\[Errno (\d{1,4})\]", remark):
         return os.strerror(int(found[1])).lower()
+    if found := re.fullmatch(r"\[SSL: \w+\] (.*) \(_ssl\.c:\d+\)", remark):
+        return found[1].lower()
     return remark.rpartition("cannot connect to ")[2].partition(": ")[2].lower() or remark
 
 

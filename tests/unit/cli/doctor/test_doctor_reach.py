@@ -182,6 +182,31 @@ async def test_a_password_goes_only_over_verified_tls(tmp_path: Path) -> None:
         assert [PASSWORD in head for head in heads] == [is_sent, False]
 
 
+async def test_a_server_that_requires_a_certificate(tmp_path: Path) -> None:
+    """With TLS 1.3 its alert arrives after the client's handshake, with the first bytes that are read."""
+    authority = Authority(tmp_path / "ca")
+    files = server_files(authority)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.path)
+    context.load_cert_chain(files.certificate, files.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def refuse(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        with context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False) as connection:
+            with suppress(ssl.SSLError):
+                connection.do_handshake()
+            with suppress(ConnectionError):
+                while socket.socket.recv(connection, 4_096):  # closed first, its reset could pass the alert
+                    pass
+
+    with socket.create_server((HOST, 0)) as listener:
+        refusing = asyncio.create_task(asyncio.to_thread(refuse, listener))
+        async with Reach(5_000, tls=TlsSettings(ca=str(authority.path))) as reach:
+            with pytest.raises(Silent, match=r"^tlsv13 alert certificate required$"):
+                await reach.get(f"{HOST}:{listener.getsockname()[1]}", "/readyz")
+        await refusing
+
+
 async def test_a_password_goes_to_no_port_that_was_guessed(tmp_path: Path) -> None:
     """The listener even has a certificate of the cluster; no name server answers at the port before it."""
     authority = Authority(tmp_path / "ca")
