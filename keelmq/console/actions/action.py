@@ -126,6 +126,13 @@ class Explained(msgspec.Struct, Generic[T], frozen=True):
     told: dict[str, T]
     warnings: list[str]
     is_possible: bool
+    asked: int
+
+    def is_nowhere(self, is_there: Callable[[T], bool]) -> bool:
+        """Returns whether every server that was asked told, and none has what the action is about: one that
+        cannot say may have it."""
+        answers = self.told.values()
+        return bool(answers) and len(answers) == self.asked and not any(map(is_there, answers))
 
 
 async def explained_at(servers: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> Explained[T]:
@@ -146,7 +153,7 @@ async def explained_at(servers: Iterable[str], ask: Callable[[str], Awaitable[T]
         is_known = error.code not in (None, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         warnings.append(f"{error.address}: {'it would be refused: ' if is_known else ''}{error.remark}")
         is_possible |= not is_known
-    return Explained(cast(dict[str, T], told), warnings, is_possible)
+    return Explained(cast(dict[str, T], told), warnings, is_possible, len(said))
 
 
 async def at_each(servers: Iterable[str], ask: Callable[[str], Awaitable[object]]) -> list[ServerOutcome]:

@@ -142,12 +142,12 @@ async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
     told = said.told.values()
     warnings = [*at.warnings, *said.warnings]
     lag, connected = sum(each.behind for each in told), max((each.members for each in told), default=0)
-    is_known = not told or any(each.is_known or each.topics for each in told)
+    is_nowhere = said.is_nowhere(lambda found: found.is_known or bool(found.topics))
     if connected:
         warnings.insert(0, f"{connected} members are connected: they make the group again, or fail")
     if lag:
         warnings.append(f"{lag} messages are not consumed yet")
-    if not is_known:
+    if is_nowhere:
         warnings.insert(0, f"no master of cluster {asked.cluster} has a group {asked.group}")
     kept = "" if asked.remove_offset else " Its offsets stay: a group of this name goes on where it was."
     return Preview(
@@ -159,7 +159,7 @@ async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
             "mqadmin", "deleteSubGroup", "-n", acting.name_server_list, "-c", asked.cluster,
             "-g", asked.group, *(["-r", "true"] if asked.remove_offset else []),
         ),
-        is_possible=is_known and said.is_possible,
+        is_possible=said.is_possible and not is_nowhere,
         type_to_confirm=asked.group,
     )  # fmt: skip
 

@@ -37,8 +37,8 @@ async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
         names = ", ".join(shown[:TOPICS_SHOWN]) + (", ..." if len(shown) > TOPICS_SHOWN else "")
         warnings.append(f"{len(shown)} topics have no other writable broker: {names}")
         details["topics"] = shown
-    is_known = any(count for count, _ in said.told.values())
-    if said.told and not is_known:
+    is_nowhere = said.is_nowhere(lambda found: found[0] > 0)
+    if is_nowhere:
         warnings.append(f"no topic has a broker {asked.broker_name}")
     return Preview(
         what=f"Producers stop sending to {asked.broker_name} within their route poll (30 s); consumers go "
@@ -46,7 +46,7 @@ async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
         servers=list(acting.name_servers),
         warnings=warnings,
         command=_command(acting, "wipeWritePerm", asked),
-        is_possible=is_known if said.told else said.is_possible,
+        is_possible=said.is_possible and not is_nowhere,
         type_to_confirm=asked.broker_name if warnings else "",
         details=details,
     )

@@ -116,8 +116,8 @@ async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
         warnings.insert(0, f"{count} messages can no longer be read")
     if groups:
         warnings.append(f"consumed by {', '.join(groups[:20])}{', ...' if len(groups) > 20 else ''}")
-    is_known = bool(told) or not said.told or await _has_route(acting, asked.topic)
-    if not is_known:
+    is_nowhere = said.is_nowhere(lambda found: found.is_known) and not await _has_route(acting, asked.topic)
+    if is_nowhere:
         warnings.insert(0, f"no broker of cluster {asked.cluster} has topic {asked.topic}")
     return Preview(
         what=f"Topic {asked.topic} is deleted at every broker of cluster {asked.cluster}, and at every name "
@@ -127,7 +127,7 @@ async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
         command=command_line(
             "mqadmin", "deleteTopic", "-n", acting.name_server_list, "-c", asked.cluster, "-t", asked.topic
         ),
-        is_possible=is_known and said.is_possible,
+        is_possible=said.is_possible and not is_nowhere,
         type_to_confirm=asked.topic,
         details={
             "brokers": [

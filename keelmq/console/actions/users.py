@@ -110,7 +110,7 @@ async def _preview(
         if must_exist is False and there:
             warnings.append(f"{subject} exists at {', '.join(there)}: it would be refused there")
             is_possible = len(there) < len(at.addresses)
-        if must_exist and not there and len(said.told) == len(at.addresses):
+        if must_exist and said.is_nowhere(lambda found: found is not None):
             warnings.append(f"{subject} does not exist")
             is_possible = False
     return Preview(

@@ -56,12 +56,18 @@ def config(**keys: object) -> NamesrvConfig:
     )
 
 
-async def register(server: Namesrv, addr: str, broker_id: int) -> RemotingClient:
+async def register(
+    server: Namesrv, addr: str, broker_id: int, *, broker_name: str = GROUP, cluster: str = "C1"
+) -> RemotingClient:
     """The connection that keeps the registration alive."""
     client = RemotingClient()
     topics = TopicConfigSerializeWrapper(topic_config_table={"T": TopicConfig(topic_name="T")})
     header = RegisterBrokerRequest(
-        broker_name=GROUP, broker_addr=addr, cluster_name="C1", ha_server_addr="", broker_id=broker_id
+        broker_name=broker_name,
+        broker_addr=addr,
+        cluster_name=cluster,
+        ha_server_addr="",
+        broker_id=broker_id,
     )
     body = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
     outcome = await client.call("{}:{}".format(*server.address), REGISTER_BROKER, header, body)

@@ -20,10 +20,13 @@ from keelmq.remoting.operations.broker import EXPLAIN_DELETE_TOPIC
 from keelmq.remoting.operations.broker_metadata import EXPLAIN_DELETE_GROUP
 from keelmq.remoting.operations.clients import EXPLAIN_RESET_OFFSET, RESET_TO_END
 from keelmq.remoting.queue_map import QueueKey, dump_queue_map
+from tests.support.admin_parts import DEAD
+from tests.support.fake_cluster import Server
 from tests.unit.cli.mqadmin.test_mqadmin_broker import World as BrokerWorld
 from tests.unit.cli.mqadmin.test_mqadmin_controller import World as ControllerWorld
 from tests.unit.cli.mqadmin.test_previews import EXPLANATIONS
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import GROUP
+from tests.unit.namesrv.test_namesrv_http import register
 
 ORDERS = {"group": "g-orders", "topic": "orders"}
 CLUSTER = {"cluster": "DefaultCluster"}
@@ -123,6 +126,46 @@ def test_what_an_older_server_would_do_is_not_known(brokers: BrokerWorld, is_roc
 
     for preview in brokers.do(previews()):
         assert preview.is_possible and "cannot say" in " ".join(preview.warnings), preview
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_server_that_cannot_say_may_have_what_another_lacks(brokers: BrokerWorld, is_silent: bool) -> None:
+    async def previews() -> list[Preview]:
+        async with Server() as other, AdminClient() as admin:
+            second = DEAD if is_silent else other.address
+            member = await register(
+                brokers.server, second, 0, broker_name="broker-z", cluster="DefaultCluster"
+            )
+            acting = Acting(admin, (brokers.namesrv, second))
+            cases: list[tuple[Action[Any], dict[str, Any]]] = [
+                (DELETE_GROUP, {**CLUSTER, "group": "nobody"}),
+                (DELETE_TOPIC, {**CLUSTER, "topic": "nothing"}),
+                (DELETE_USER, {**CLUSTER, "username": "nobody"}),
+            ]
+            wipe = await previewed(acting, WIPE_WRITE_PERM, {"brokerName": "nothing"})
+            found = [await previewed(Acting(admin, (brokers.namesrv,)), *case) for case in cases]
+            await member.close()
+            return [wipe, *found]
+
+    for preview in brokers.do(previews()):
+        assert preview.is_possible and len(preview.warnings) == 1, preview
+        assert ("refused" if is_silent else "cannot say") in preview.warnings[0], preview
+
+
+@pytest.mark.parametrize(
+    ("action", "parameters"),
+    [
+        (DELETE_GROUP, {**CLUSTER, "group": "nobody"}),
+        (DELETE_TOPIC, {**CLUSTER, "topic": "nothing"}),
+        (WIPE_WRITE_PERM, {"brokerName": "nothing"}),
+    ],
+)
+def test_what_no_server_has(brokers: BrokerWorld, action: Action[Any], parameters: dict[str, Any]) -> None:
+    async def preview() -> Preview:
+        async with AdminClient() as admin:
+            return await previewed(Acting(admin, (brokers.namesrv,)), action, parameters)
+
+    assert not brokers.do(preview()).is_possible
 
 
 def test_previews_of_controllers(tmp_path: Path) -> None:
