@@ -14,6 +14,7 @@ from keelmq.console.actions.action import (
     explained_at,
     outcome_of,
 )
+from keelmq.health.status import GroupStatus
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Role
 
@@ -49,7 +50,9 @@ async def _preview_elect(acting: Acting, asked: Elect) -> Preview:
             each, cluster_name=asked.cluster, broker_name=asked.broker_name, broker_id=asked.broker_id
         ),
     )
-    warnings, is_possible, details = said.warnings, said.is_possible, {}
+    warnings, is_possible, details = list(said.warnings), said.is_possible, {}
+    if is_possible and not said.told:
+        warnings += _loss_warnings(group, asked.broker_id)
     for explained in said.told.values():
         details["explanation"] = explained.model_dump(by_alias=True, exclude_none=True, mode="json")
         is_possible = not explained.code
@@ -65,6 +68,22 @@ async def _preview_elect(acting: Acting, asked: Elect) -> Preview:
         is_possible=is_possible,
         details=details,
     )
+
+
+def _loss_warnings(group: GroupStatus, broker_id: int) -> list[str]:
+    """Returns what the status shows against this election: for controllers that cannot explain it."""
+    replica = next((each for each in group.replicas if each.broker_id == broker_id), None)
+    if replica is None:
+        return [f"broker {broker_id} is not known in {group.broker_name}"]
+    found = []
+    if group.sync_state_set and broker_id not in group.sync_state_set:
+        behind = "" if replica.lag_bytes is None else f" ({replica.lag_bytes} bytes behind)"
+        found.append(
+            f"broker {broker_id} is not in the SyncStateSet{behind}: messages that it lacks would be lost"
+        )
+    if not replica.is_alive:
+        found.append(f"broker {broker_id} does not answer")
+    return found
 
 
 async def _elect(acting: Acting, asked: Elect) -> list[ServerOutcome]:

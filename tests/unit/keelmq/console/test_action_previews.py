@@ -198,3 +198,46 @@ def test_previews_of_controllers(tmp_path: Path) -> None:
         for preview in world.do(foreign()):
             assert preview.is_possible, "nobody knows"
             assert [each.partition(": ")[2][:22] for each in preview.warnings] == ["this server cannot say"]
+
+
+def test_controllers_that_cannot_explain_an_election(tmp_path: Path) -> None:
+    """What the status shows is then all that warns of a loss."""
+    replicas = [
+        ReplicaStatus(
+            broker_id=each, address=f"10.0.0.{each}:1", role="slave", is_alive=each < 3, is_in_sync=each < 2,
+            lag_bytes=None if each == 3 else 512,
+        )
+        for each in (1, 2, 3)
+    ]  # fmt: skip
+    group = GroupStatus(
+        cluster="C1",
+        broker_name=GROUP,
+        verdict=Verdict.OK,
+        has_controllers=True,
+        replicas=replicas,
+        sync_state_set=[1],
+    )
+    status = ClusterStatus(taken_ms=0, took_ms=0, verdict=Verdict.OK, groups=[group])
+
+    outside = "is not in the SyncStateSet"
+
+    async def warnings(address: str) -> list[list[str]]:
+        async with AdminClient() as admin:
+            acting = Acting(admin, (), (address,), status)
+            found = [
+                await previewed(acting, ELECT_MASTER, {**SET, "brokerId": each}) for each in (1, 2, 3, 4)
+            ]
+            assert all(each.is_possible for each in found)
+            return [each.warnings[1:] for each in found]
+
+    with ControllerWorld(tmp_path).running() as world:
+        for address in (world.foreign.address, DEAD):
+            assert world.do(warnings(address)) == [
+                [],
+                [f"broker 2 {outside} (512 bytes behind): messages that it lacks would be lost"],
+                [
+                    f"broker 3 {outside}: messages that it lacks would be lost",
+                    "broker 3 does not answer",
+                ],
+                [f"broker 4 is not known in {GROUP}"],
+            ]
