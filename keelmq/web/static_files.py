@@ -4,7 +4,9 @@ Nothing but the files of one directory is served. Imported only where HTTP is se
 """
 
 import asyncio
+import hashlib
 import mimetypes
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Final
 
 from fastapi import Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.staticfiles import StaticFiles
+from starlette.staticfiles import NotModifiedResponse, PathLike, StaticFiles
+from starlette.types import Scope
 
 from keelmq.remoting.servers.http_answers import problem
 from keelmq.web.page_files import packed
@@ -51,12 +55,43 @@ def accepts_gzip(request: Request) -> bool:
     return False
 
 
+class _Files(StaticFiles):
+    """`forever`: as PageDirectory has it. Files that are validated again have an ETag of their content: the
+    times in packages may be fixed, so that another content has the same time and size."""
+
+    def __init__(self, directory: Path, forever: str | None) -> None:
+        super().__init__(directory=directory, check_dir=False)
+        self._root, self._forever = directory, forever
+
+    def file_response(
+        self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        path = Path(full_path)  # without symbolic links and "..", which the request's text may have
+        name = path.relative_to(self._root.resolve()).as_posix()
+        if self._forever is not None and name.startswith(self._forever):
+            headers = {"Cache-Control": FOREVER}
+        else:
+            etag = _content_etag(
+                str(path), stat_result.st_mtime_ns, stat_result.st_ctime_ns, stat_result.st_size
+            )
+            headers = {"Cache-Control": REVALIDATE, "ETag": etag}
+        found = FileResponse(path, status_code, headers, stat_result=stat_result)
+        if self.is_not_modified(found.headers, Headers(scope=scope)):
+            return NotModifiedResponse(found.headers)
+        return found
+
+    def is_not_modified(self, response_headers: Headers, request_headers: Headers) -> bool:
+        """Only by the ETag, and not by the time of the file."""
+        return "if-none-match" in request_headers and super().is_not_modified(
+            response_headers, request_headers
+        )
+
+
 class PageDirectory:
     """`headers`: of every response. `forever`: the names of files below it never get another content."""
 
     def __init__(self, directory: Path, headers: Mapping[str, str], *, forever: str | None = None) -> None:
-        self._files = StaticFiles(directory=directory, check_dir=False)
-        self._headers, self._forever = headers, forever
+        self._files, self._headers = _Files(directory, forever), headers
 
     async def response(self, name: str, request: Request) -> Response:
         """Returns the response with a file, 304 if the client knows it, or 404."""
@@ -64,20 +99,20 @@ class PageDirectory:
             found = await self._files.get_response(name, request.scope)
         except HTTPException:
             detail = f"no file {name!r} belongs to the pages; after an update, load the page again"
-            return problem(404, detail, headers=self._headers)
-        if isinstance(found, FileResponse) and Path(name).suffix in PACKED and accepts_gzip(request):
+            return problem(404, detail, headers={**self._headers, "Cache-Control": REVALIDATE})
+        if isinstance(found, FileResponse) and Path(found.path).suffix in PACKED and accepts_gzip(request):
             content = await asyncio.to_thread(_packed, str(found.path), found.headers["etag"])
-            kept = {each: found.headers[each] for each in ("content-type", "etag", "last-modified")}
+            names = ("content-type", "etag", "last-modified", "cache-control")
+            kept = {each: found.headers[each] for each in names}
             found = Response(content, headers={**kept, "Content-Encoding": "gzip"})
-        is_forever = self._forever is not None and name.startswith(self._forever)
-        found.headers.update(
-            {
-                **self._headers,
-                "Cache-Control": FOREVER if is_forever else REVALIDATE,
-                "Vary": "Accept-Encoding",
-            }
-        )
+        found.headers.update({**self._headers, "Vary": "Accept-Encoding"})
         return found
+
+
+@lru_cache(FILES_PACKED)
+def _content_etag(path: str, *changes: int) -> str:
+    """Returns the ETag of a file's content. `changes`: its times and size."""
+    return f'"{hashlib.sha256(Path(path).read_bytes()).hexdigest()[:32]}"'
 
 
 @lru_cache(FILES_PACKED)
