@@ -1,14 +1,17 @@
 """Writes a CycloneDX bill of materials: what an installed KeelMQ is made of.
 
 That is the locked packages of requirements/run.txt with the hashes that an installation checks, the sources
-of the compiled modules, and the scripts of others in the web pages. Packages that only the build needs have
-the scope "excluded". Two runs on one checkout write the same bytes.
+of the compiled modules, and the scripts of others in the web pages: those of keelmq/web/vendor, and the npm
+packages that are bundled. Packages that only the build needs have the scope "excluded"; those of npm are left
+out. Two runs on one checkout write the same bytes.
 
 Run it by `make sbom`, which installs requirements/supply.txt first.
 """
 
 import argparse
+import base64
 import hashlib
+import json
 import sys
 import tomllib
 import uuid
@@ -33,6 +36,8 @@ sys.path.insert(0, str(ROOT))
 from hatch_build import FLAGS  # noqa: E402 - of the checkout, and not a package
 
 LEAF_PACKAGES = ("keelmq", "broker")
+NPM_LOCK = "keelmq/web/frontend/package-lock.json"
+IN_MODULES = "node_modules/"
 
 
 def bill(root: Path = ROOT) -> Bom:
@@ -51,10 +56,16 @@ def bill(root: Path = ROOT) -> Bom:
     locked = read_lock("run")
     packages = {each.name: package(each, is_for_build=each.name in build_only(locked)) for each in locked}
     direct = [packages[each.name] for each in locked if any(_is_root(name) for name in each.parents)]
+    bundled = npm_packages(root)
+    scripts = {name: component for name, (component, _) in bundled.items()}
     extra = [*vendored_scripts(), *leaf_sources(root)]
-    for component in (*packages.values(), *extra):
+    for component in (*packages.values(), *scripts.values(), *extra):
         bom.components.add(component)
+    of_others = {name for _, needs in bundled.values() for name in needs}
+    direct += [component for name, component in scripts.items() if name not in of_others]
     bom.register_dependency(product, [*direct, *extra])
+    for component, names in bundled.values():
+        bom.register_dependency(component, [scripts[each] for each in names])
     for each in packages:
         needs = [packages[other.name] for other in locked if each in other.parents]
         bom.register_dependency(packages[each], needs)
@@ -110,9 +121,41 @@ def vendored_scripts() -> Iterator[Component]:
             version=version,
             type=ComponentType.LIBRARY,
             bom_ref=f"npm:{name}",
-            purl=PackageURL("npm", None, name, version),
+            purl=npm_url(name, version),
             scope=ComponentScope.REQUIRED,
         )
+
+
+def npm_packages(root: Path) -> dict[str, tuple[Component, list[str]]]:
+    """Returns the npm packages that are bundled into the pages, each with the names of those it needs."""
+    locked = json.loads((root / NPM_LOCK).read_text())["packages"]
+    found = {}
+    for path, each in sorted(locked.items()):
+        if not path or each.get("dev"):
+            continue
+        name, version = path.removeprefix(IN_MODULES), each["version"]
+        if IN_MODULES in name:
+            raise ValueError(f"{NPM_LOCK} has two versions of a package: {path}")
+        algorithm, _, digest = each["integrity"].partition("-")
+        if algorithm != "sha512":
+            raise ValueError(f"{NPM_LOCK}: {path} has no sha512: {each['integrity']}")
+        component = Component(
+            name=name,
+            version=version,
+            type=ComponentType.LIBRARY,
+            bom_ref=f"npm:{name}",
+            purl=npm_url(name, version),
+            scope=ComponentScope.REQUIRED,
+            hashes=[HashType(alg=HashAlgorithm.SHA_512, content=base64.b64decode(digest).hex())],
+        )
+        found[name] = component, sorted(each.get("dependencies", {}))
+    return found
+
+
+def npm_url(name: str, version: str) -> PackageURL:
+    """Returns the package URL of an npm package, whose name may have a scope (@scope/name)."""
+    scope, _, last = name.rpartition("/")
+    return PackageURL("npm", scope or None, last, version)
 
 
 def leaf_sources(root: Path) -> Iterator[Component]:

@@ -1,5 +1,6 @@
 """Lock files, the bill of materials and the check for vulnerabilities. All of it without a network."""
 
+import base64
 import hashlib
 import importlib
 import importlib.util
@@ -132,6 +133,29 @@ def test_the_bill_has_the_sources_of_compiled_modules_and_the_scripts_of_pages(b
     for name, component in files.items():
         path = ROOT / name if name in leaves else ROOT / "keelmq/web/vendor" / name
         assert component["hashes"][0]["content"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_bill_has_the_npm_packages_of_the_pages(bill: dict[str, Any]) -> None:
+    """The bundle has parts of them; what only builds and tests need is not in it."""
+    folder = ROOT / "keelmq" / "web" / "frontend"
+    locked = json.loads((folder / "package-lock.json").read_text())["packages"]
+    running = {
+        path.removeprefix("node_modules/"): each
+        for path, each in locked.items()
+        if path and not each.get("dev")
+    }
+    found = {each["name"]: each for each in bill["components"] if each.get("purl", "").startswith("pkg:npm/")}
+    assert found.keys() == {"swagger-ui-dist", *running}
+    direct = set(json.loads((folder / "package.json").read_text())["dependencies"])
+    assert {"echarts", "zrender"} <= running.keys() and "vite" not in running and direct <= running.keys()
+    for name, each in running.items():
+        assert found[name]["purl"] == f"pkg:npm/{name}@{each['version']}"
+        (digest,) = found[name]["hashes"]
+        encoded = base64.b64encode(bytes.fromhex(digest["content"])).decode()
+        assert (digest["alg"], f"sha512-{encoded}") == ("SHA-512", each["integrity"])
+    needs = {each["ref"]: set(each.get("dependsOn", ())) for each in bill["dependencies"]}
+    assert "npm:zrender" in needs["npm:echarts"] and "npm:zrender" not in needs["keelmq"]
+    assert {f"npm:{name}" for name in direct} <= needs["keelmq"]
 
 
 @pytest.mark.slow
