@@ -37,7 +37,7 @@ PLAN = Plan(pause=START_TS + HOUR_MS, resume=RESUME_TS, end=RESUME_TS + 600_000)
 END_S = 600
 """In which everything of a killed run has ended, and a run that nobody kills as well."""
 MISSES = 4
-"""So many rounds for a kill: a run may be faster than the first one was, or its executors not there yet."""
+"""So many rounds for a kill: a run may be faster than the first one was."""
 TWICE = 0.3
 """So many of the kills are followed by a second one."""
 
@@ -95,7 +95,10 @@ class Killer:
         at_s = self._dice.uniform(0.02, 0.98) * self._took_s
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(at_s)
-        pids = it.pids(process.pid, victim) if process.returncode is None else []
+        pids: list[int] = []
+        while process.returncode is None and not (pids := it.pids(process.pid, victim)):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its executors start late
+                process.wait(0.5)
         was_there = bool(pids) and kill(self._dice.choice(pids))
         wait_for_all(process, END_S)
         if process.returncode and victim != DRIVER:
