@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS = 3_000
 LOOKUP_TIMEOUT_MS = 1_000
-LOOKUP_HEARSAY_MS = 200
-"""How long the answer of a follower, which names the active one, waits for that one's own answer."""
+REPORTED_LEADER_WAIT_MS = 200
+"""How long the look-up waits for the leader's own answer after a follower has named the leader."""
 AGAIN = Backoff(first_ms=50, max_ms=200)
 REDIAL_MS = 500
 """How often a controller is dialled for a heartbeat while it cannot be reached."""
@@ -140,10 +140,10 @@ class ControllerClient:
     async def _look_up(self) -> str | None:
         """Asks all controllers at once. Returns the one that claims to lead, else the first one named."""
         pending = {asyncio.create_task(self._metadata(address)) for address in self.addresses}
-        hearsay: str | None = None
+        reported_leader: str | None = None
         try:
             while pending:
-                timeout = LOOKUP_HEARSAY_MS / 1000 if hearsay else None
+                timeout = REPORTED_LEADER_WAIT_MS / 1000 if reported_leader else None
                 done, pending = await asyncio.wait(
                     pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -153,12 +153,12 @@ class ControllerClient:
                 for answer in answers:
                     if answer.is_leader and answer.controller_leader_address:
                         return answer.controller_leader_address
-                    hearsay = hearsay or answer.controller_leader_address or None
+                    reported_leader = reported_leader or answer.controller_leader_address or None
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-        return hearsay
+        return reported_leader
 
     async def _metadata(self, address: str) -> ControllerMetadata | None:
         outcome = await self._client.call(address, GET_METADATA_INFO, Empty(), timeout_ms=LOOKUP_TIMEOUT_MS)

@@ -98,7 +98,7 @@ async def test_the_active_one_is_found_and_remembered(three: Three) -> None:
     assert controller.active_address == three.addresses[1]
 
 
-async def test_its_own_word_beats_hearsay(three: Three) -> None:
+async def test_the_leaders_own_answer_is_preferred(three: Three) -> None:
     """Two followers still name the dead one."""
     three.lead(0, known_by=lambda number: number != 2)
     await three.controllers[0].server.close()
