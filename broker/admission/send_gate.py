@@ -6,7 +6,7 @@ one flag, `accepts_all`, for all of them. The gate computes that flag each time 
 from which the slow path and readiness get the reason. So a new rule goes into `refuse_first` or
 `refuse_last`, and nowhere else.
 
-Refusals of one message (its size, topic or properties) are not here: see broker/handlers/unusual_sends.py.
+Refusals of one message (its size, topic or properties) are not here: see broker/handlers/slow_path_sends.py.
 Source: RocketMQ 5.3.3 SendMessageProcessor.preSend, DefaultMessageStore.checkStoreStatus.
 """
 

@@ -9,7 +9,7 @@ from typing import Final
 from broker.admission.send_gate import PutRefused
 from broker.clients.client_requests import ClientRequests
 from broker.clients.service import Clients
-from broker.handlers.unusual_sends import stored_suffix
+from broker.handlers.slow_path_sends import stored_suffix
 from broker.message.properties import with_properties
 from broker.message.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, host_text, offset_message_id
 from broker.message.record import property_value as value_of

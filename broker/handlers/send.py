@@ -1,7 +1,7 @@
 """Sending (310, 320, 10): the fast path from a decoded header to a record in the log and a reply in bytes.
 
 Nothing here waits. A plain message costs one call of the store and one reply template; the plain messages of
-one read, or of one turn of the event loop, are stored together. Every other message goes to unusual_sends.py,
+one read, or of one turn of the event loop, are stored together. All other messages go to slow_path_sends.py,
 which also finds the reason of a refusal. Plain is decided in four places, for `send` and for
 messages_of(): the gate's accepts_all (the whole broker), the topic's open_queue_count (topic and queue),
 scan_properties(), and sizes and flags. Source: RocketMQ 5.3.3 SendMessageProcessor.
@@ -19,7 +19,7 @@ from broker.admission.fast_path import FastPathPeer
 from broker.admission.pending_replies import reply_frame
 from broker.admission.send_gate import CUT_OFF, PutRefused
 from broker.handlers.batch_sends import COMPRESSED, BatchSends
-from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, stored_suffix
+from broker.handlers.slow_path_sends import SlowPathSends, properties_bytes_max, stored_suffix
 from broker.message.property_scan import scan_properties
 from broker.message.record_bytes import EncodedRecords, QueueCursor
 from broker.metadata.topics import Topic
@@ -27,8 +27,8 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
 from broker.put.plain_sends import (
+    SLOW_PATH_BITS,
     UNIQUE_KEY,
-    UNUSUAL_BITS,
     WAITS,
     PlainSend,
     messages_of,
@@ -65,7 +65,7 @@ class SendHandler:
         self._writer = writer
         self._tick = writer.tick
         self._batches = BatchSends(context, writer, self._suffix)
-        self._unusual = UnusualSends(context, writer, self._batches)
+        self._slow_path = SlowPathSends(context, writer, self._batches)
         self._host = self._template = b""
         self._texts = reply_texts(b"")
         self._new_unique_key = context.new_unique_key
@@ -121,9 +121,9 @@ class SendHandler:
             or not is_plain
             or not gate.accepts_all
             or not 0 <= ext.queue_id < topic.open_queue_count
-            or self._is_unusual(ext.sys_flag, len(body), len(properties))
+            or self._takes_slow_path(ext.sys_flag, len(body), len(properties))
         ):
-            return self._timed_unusual(command, body, properties, peer)
+            return self._timed_slow_path(command, body, properties, peer)
         if ext.batch:
             began = perf_counter()
             return self._timed(began, command, self._send_plain_batch(command, topic, body, properties, peer))
@@ -168,11 +168,11 @@ class SendHandler:
         tick.answered += 1
         return reply
 
-    def _timed_unusual(
+    def _timed_slow_path(
         self, command: SendCommand, body: bytes, properties: bytes, peer: FastPathPeer
     ) -> bytes | None:
         began = perf_counter()
-        return self._timed(began, command, self._unusual.send(command, body, properties, peer))
+        return self._timed(began, command, self._slow_path.send(command, body, properties, peer))
 
     def _timed(self, began: float, command: SendCommand, reply: bytes | None) -> bytes | None:
         """Counts a reply that the tick does not count, and returns it. None: PendingReplies counts it, or
@@ -287,9 +287,9 @@ class SendHandler:
         topic = self._topics.get(name)
         return topic if topic is not None and 0 <= queue_id < topic.open_queue_count else None
 
-    def _is_unusual(self, sys_flag: int, body_bytes: int, properties_bytes: int) -> bool:
+    def _takes_slow_path(self, sys_flag: int, body_bytes: int, properties_bytes: int) -> bool:
         return (
-            sys_flag & UNUSUAL_BITS != 0
+            sys_flag & SLOW_PATH_BITS != 0
             or body_bytes > self._body_bytes_max
             or properties_bytes > self._properties_bytes_max
         )
@@ -309,7 +309,7 @@ class SendHandler:
         ext = command.ext
         queue = self._store.queues.get(topic.name, ext.queue_id)
         if ext.sys_flag & COMPRESSED or isinstance(queue, BatchQueue):
-            return self._unusual.send(command, body, properties, peer)
+            return self._slow_path.send(command, body, properties, peer)
         to_store = MessageToStore(
             topic, ext.queue_id, body, b"", ext.flag, ext.sys_flag, ext.born_timestamp, peer.address_bytes,
             ext.reconsume_times,

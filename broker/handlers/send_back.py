@@ -19,7 +19,7 @@ from broker.message.properties import with_properties
 from broker.message.record import Record, decode, offset_message_id, property_value
 from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from broker.metadata.topics import PERM_WRITE, Topic, illegal_name
-from broker.put.after_save import AfterSave
+from broker.put.deferred_reply_peer import DeferredReplyPeer
 from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
@@ -113,7 +113,7 @@ class SendBackHandler:
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
         peer = cast(FastPathPeer, call.peer)
         if self._context.topics.unwritten:
-            peer = AfterSave(peer, self._context.topics)
+            peer = DeferredReplyPeer(peer, self._context.topics)
         code = RequestCode.CONSUMER_SEND_MSG_BACK
         self._context.pending.add(stored.end, peer, reply, self._writer.tick.ms, 1, code)
         return None

@@ -163,7 +163,7 @@ class TopicTable(FileStore[TopicConfig]):
         )
         self.on_batch_topic: Callable[[str], None] | None = None
         self.unwritten: set[str] = set()
-        """New topics that are not on disk yet: replies to sends wait (broker/put/after_save.py)."""
+        """New topics that are not on disk yet: replies to sends wait (broker/put/deferred_reply_peer.py)."""
         self.on_auto_create: Callable[[Version], None] | None = None  # a message waits for this version
         self._broker_name = broker_name
         self._cluster_name = cluster_name

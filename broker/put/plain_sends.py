@@ -51,7 +51,7 @@ Limits: TypeAlias = tuple[int, int, bytes]
 """Limits of the bytes of a body and of properties, and the text added to the properties of each message."""
 UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
 """The property, to format with a key."""
-UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
+SLOW_PATH_BITS: Final = TRANSACTION_BITS | INNER_BATCH
 """Of a sysFlag: a message with one of them is not plain."""
 
 
@@ -105,7 +105,7 @@ def messages_of(
         ) = send  # fmt: skip
         if (
             waits != all_wait
-            or sys_flag & UNUSUAL_BITS
+            or sys_flag & SLOW_PATH_BITS
             or len(body) > body_bytes_max
             or len(properties) > properties_bytes_max
         ):

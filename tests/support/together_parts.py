@@ -55,7 +55,7 @@ def by_opaque(answers: list[RemotingCommand]) -> dict[int, RemotingCommand]:
     return found
 
 
-UNUSUAL = [
+SLOW_PATH_FRAMES = [
     send_frame(50, i="DELAY\x013\x02UNIQ_KEY\x01D"),
     send_frame(50, b="NoSuchTopic", c=""),
     send_frame(50, e="9"),

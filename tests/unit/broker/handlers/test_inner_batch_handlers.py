@@ -34,7 +34,7 @@ from tests.support.handler_parts import Broker
 from tests.support.laid_by_parts import trio
 from tests.support.metadata_parts import open_metadata
 from tests.support.store_parts import FakePeer
-from tests.unit.broker.handlers.test_unusual_sends import ok
+from tests.unit.broker.handlers.test_slow_path_sends import ok
 from tests.unit.broker.store.test_inner_batch import items, messages
 from tests.unit.keelmq.client.consumer.test_push_consumer import FIRST
 

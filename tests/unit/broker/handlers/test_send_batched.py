@@ -13,7 +13,7 @@ from tests.support.full_disk import full_disk
 from tests.support.handler_parts import Broker
 from tests.support.read_parts import Reader, request_frame, send_frame
 from tests.support.store_parts import crash, open_store
-from tests.support.together_parts import UNUSUAL, Counted, begun, by_opaque, records
+from tests.support.together_parts import SLOW_PATH_FRAMES, Counted, begun, by_opaque, records
 
 
 @pytest.fixture
@@ -71,17 +71,17 @@ async def test_few_go_the_plain_way(
     assert sorted(by_opaque(reader.answers())) == list(range(1, 9))
 
 
-@pytest.mark.parametrize("unusual", UNUSUAL, ids=range(len(UNUSUAL)))
+@pytest.mark.parametrize("slow_path_frame", SLOW_PATH_FRAMES, ids=range(len(SLOW_PATH_FRAMES)))
 async def test_what_is_not_plain_ends_it(
-    tmp_path: Path, broker: Broker, reader: Reader, counted: Counted, unusual: bytes
+    tmp_path: Path, broker: Broker, reader: Reader, counted: Counted, slow_path_frame: bytes
 ) -> None:
     """It has its own answer, and what stands behind it comes later."""
     alone = begun(tmp_path / "alone")
     one_by_one = Reader(alone.dispatcher)
     before = b"".join(send_frame(n, b"before") for n in range(3))
     after = b"".join(send_frame(n, b"after") for n in range(60, 63))
-    reader.read(before + unusual + after)
-    for frame in (before, unusual, after):
+    reader.read(before + slow_path_frame + after)
+    for frame in (before, slow_path_frame, after):
         one_by_one.read(frame)
     assert counted.calls[0] == 3
     found, expected = by_opaque(reader.answers()), by_opaque(one_by_one.answers())
@@ -93,7 +93,7 @@ async def test_what_is_not_plain_ends_it(
     alone.store.close()
 
 
-async def test_an_unusual_one_first(broker: Broker, reader: Reader, counted: Counted) -> None:
+async def test_a_slow_path_frame_first(broker: Broker, reader: Reader, counted: Counted) -> None:
     """The rest goes the plain way as well."""
     reader.read(request_frame(999, 1, {}) + send_frame(2) + send_frame(3))
     assert [(each.opaque, each.code) for each in reader.answers()] == [(1, 3), (2, 0), (3, 0)]

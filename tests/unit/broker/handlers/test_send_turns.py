@@ -12,7 +12,7 @@ from keelmq.remoting.turn_requests import FULL_TURN, TurnRequests
 from tests.support.handler_parts import Broker
 from tests.support.read_parts import SEND_FIELDS, V1_FIELDS, Reader, request_frame, send_frame
 from tests.support.store_parts import crash, open_store
-from tests.support.together_parts import UNUSUAL, Counted, begun, by_opaque, records
+from tests.support.together_parts import SLOW_PATH_FRAMES, Counted, begun, by_opaque, records
 
 COUNT = 8
 
@@ -137,14 +137,14 @@ async def test_a_batch_of_one_client_is_no_turn(clients: Clients) -> None:
     assert not clients.turn.is_on
 
 
-@pytest.mark.parametrize("unusual", UNUSUAL, ids=range(len(UNUSUAL)))
+@pytest.mark.parametrize("slow_path_frame", SLOW_PATH_FRAMES, ids=range(len(SLOW_PATH_FRAMES)))
 @pytest.mark.parametrize("place", [0, 4, COUNT - 1])
 async def test_what_is_not_plain_has_its_own_answer(
-    tmp_path: Path, busy: Clients, unusual: bytes, place: int
+    tmp_path: Path, busy: Clients, slow_path_frame: bytes, place: int
 ) -> None:
     """And the others theirs."""
     alone = Clients(begun(tmp_path / "alone"))
-    frames = [unusual if n == place else send_frame(n, b"%d" % n) for n in range(COUNT)]
+    frames = [slow_path_frame if n == place else send_frame(n, b"%d" % n) for n in range(COUNT)]
     busy.read(frames)
     busy.broker.tick()
     alone.full_turn()
@@ -158,7 +158,7 @@ async def test_what_is_not_plain_has_its_own_answer(
     alone.broker.store.close()
 
 
-async def test_turns_with_many_unusual_ones(busy: Clients, counted: Counted) -> None:
+async def test_turns_with_many_slow_path_frames(busy: Clients, counted: Counted) -> None:
     """Each run of plain ones is stored together, if it is long enough."""
     delayed = "DELAY\x013\x02UNIQ_KEY\x01D"
     busy.read([send_frame(n, b"%d" % n, **({"i": delayed} if n in (0, 5) else {})) for n in range(COUNT)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.handlers.unusual_sends import stored_suffix
+from broker.handlers.slow_path_sends import stored_suffix
 from broker.message.delay_levels import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.message.prop_crc import (
     EMPTY_PROP_CRC,
@@ -317,7 +317,7 @@ def test_a_client_is_told_that_its_properties_are_too_long(tmp_path: Path) -> No
         (with_crc, left + 1, ResponseCode.MESSAGE_ILLEGAL),
         (plain, left + 1, 0),
     ):
-        for topic in ("TopicA", "New"):  # the plain way, and the unusual one
+        for topic in ("TopicA", "New"):  # the fast path, and the slow path
             reply = broker.send(i=given + "x" * length, b=topic)
             assert reply is not None
             assert reply.code == code

@@ -8,7 +8,7 @@ from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
 from broker.timers import delivered_copies, schedule_message_service
 from tests.support.handler_parts import Broker
-from tests.unit.broker.handlers.test_unusual_sends import Later, ok, stored
+from tests.unit.broker.handlers.test_slow_path_sends import Later, ok, stored
 
 COUNT = 40
 

@@ -1,4 +1,4 @@
-"""AfterSave: holds the replies to sends with a new topic until the topic is on disk."""
+"""DeferredReplyPeer: holds the replies to sends with a new topic until the topic is on disk."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _PREFIX_BYTES: Final = 8
 _SUCCESS: Final = b'{"code":0,'
 
 
-class AfterSave:
+class DeferredReplyPeer:
     """Replaces the connection of such a send. If the topic cannot be written, a success becomes code 10."""
 
     def __init__(self, peer: FastPathPeer, topics: TopicTable) -> None:

@@ -1,4 +1,4 @@
-"""UnusualSends: all sends that are not plain, and the reasons of refusals.
+"""SlowPathSends: all sends that are not plain, and the reasons of refusals.
 
 First messages of a new topic, scheduled messages, inner batches, consumers' retries. Each check has its own
 answer, in RocketMQ's order. The SendGate makes refusals that concern the whole broker. Source: RocketMQ 5.3.3
@@ -20,7 +20,7 @@ from broker.message.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, offset
 from broker.message.timer_properties import TIMER_PROPERTIES, recall_handle
 from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from broker.metadata.topics import Topic, illegal_name, is_for_broker
-from broker.put.after_save import AfterSave
+from broker.put.deferred_reply_peer import DeferredReplyPeer
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
@@ -61,7 +61,7 @@ def _check_queue(command: SendCommand, topic: Topic) -> PutRefused | None:
     return PutRefused(ResponseCode.INVALID_PARAMETER, remark)
 
 
-class UnusualSends:
+class SlowPathSends:
     def __init__(self, context: HandlerContext, writer: MessageWriter, batches: BatchSends) -> None:
         self._context, self._writer, self._batches = context, writer, batches
         self._scheduled = ScheduledSends(context, writer)
@@ -90,10 +90,10 @@ class UnusualSends:
             return refusal(command, to_store)
         if not self._topics.unwritten:
             return self._put(command, to_store, properties, peer)
-        later = AfterSave(peer, self._topics)
-        reply = self._put(command, to_store, properties, later)
+        deferred_peer = DeferredReplyPeer(peer, self._topics)
+        reply = self._put(command, to_store, properties, deferred_peer)
         if reply is not None:
-            later.send(reply)
+            deferred_peer.send(reply)
         return None
 
     def _put(
