@@ -36,7 +36,7 @@ from broker.app.http import BrokerHttp
 from broker.app.listeners import Listeners
 from broker.app.plain_replication import PlainReplication
 from broker.app.process import ProcessParts, make_process_parts
-from broker.app.stand_alone import StandAlone
+from broker.app.single_master import SingleMaster
 from broker.app.start_check import check_ports, load_settings
 from broker.app.status import BrokerStatus
 from broker.backup.service import StoreBackups
@@ -234,7 +234,7 @@ class Broker(AsyncLife):
     def _open_disk(self) -> None:
         """Checks first: a start that is refused has changed nothing."""
         load_settings(self.config, self.metadata)
-        recover = self._stand_alone.recover if self.controlled is None else None
+        recover = self._uncontrolled.recover if self.controlled is None else None
         load_store(self.config, self.store, self._opening.between, recover)
         self._loaded = True
 
@@ -257,7 +257,7 @@ class Broker(AsyncLife):
                 epochs=self._epochs,
                 controlled=self.controlled,
                 plain=self.plain,
-                end_of_tick=self.controlled.ha.appended if self.controlled else self._stand_alone.appended,
+                end_of_tick=self.controlled.ha.appended if self.controlled else self._uncontrolled.appended,
                 find_route=self._routes.find,
                 neighbour=self._neighbour,
                 status=self.status,
@@ -282,7 +282,7 @@ class Broker(AsyncLife):
         )
 
     async def _serve_alone(self) -> None:
-        await self._stand_alone.serve()
+        await self._uncontrolled.serve()
         if self.plain is not None:
             self.plain.start(self._tasks)
         if self.status.role_name == "master":
@@ -444,7 +444,7 @@ class Broker(AsyncLife):
         self.plain = PlainReplication(config, parts) if has_plain else None
         """The master/slave mode without controllers; None: there are controllers, or no slaves."""
         self.replication = self.controlled or self.plain
-        self._stand_alone = self.plain or StandAlone(parts)
+        self._uncontrolled = self.plain or SingleMaster(parts)
 
     # -- for parts that are made before those that they call ---------------------------------------------
 
@@ -460,7 +460,7 @@ class Broker(AsyncLife):
         if self.controlled is not None:
             self.controlled.ha.flushed()
         else:
-            self._stand_alone.flushed(offset)
+            self._uncontrolled.flushed(offset)
         self.pending.flushed(offset)
 
     def _disk_failed(self) -> None:
@@ -537,7 +537,7 @@ class Broker(AsyncLife):
         if self.replication is not None:
             self.replication.configure()
         else:
-            self._stand_alone.appended()
+            self._uncontrolled.appended()
         self.commit.want()
 
     # -- parts that the start makes ----------------------------------------------------------------------

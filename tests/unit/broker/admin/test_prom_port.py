@@ -61,7 +61,7 @@ def test_the_type_may_be_a_number() -> None:
     assert BrokerConfig.model_validate({"metricsExporterType": "2"}).metrics_exporter_type == "PROM"
 
 
-async def test_the_gauges_of_the_stand_alone_exporter(tmp_path: Path, client: RemotingClient) -> None:
+async def test_the_gauges_of_the_standalone_exporter(tmp_path: Path, client: RemotingClient) -> None:
     """Every name is there once something was sent and read, but for what this broker has not seen."""
     async with Broker(config(tmp_path, metrics_exporter_compat=True, **PROM)) as broker:
         for _ in range(3):

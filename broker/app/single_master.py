@@ -10,7 +10,7 @@ DISPATCH_RECORDS = 128
 """In one turn of the event loop, which other brokers may share: half a millisecond."""
 
 
-class StandAlone:
+class SingleMaster:
     """The counterpart of ControllerMode: serves as master, and moves confirmOffset."""
 
     def __init__(self, parts: ReplicationParts) -> None:
