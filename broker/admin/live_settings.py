@@ -14,7 +14,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.core.durability import guarantees
 from broker.metadata.groups import GroupTable
 from broker.metadata.topics import AUTO_CREATE_TOPIC, TopicTable
-from keelmq.remoting.config_store import ConfigStore, Given, Settings
+from keelmq.remoting.config_store import ConfigSources, ConfigStore, Settings
 from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
@@ -30,7 +30,7 @@ class LiveSettings:
     def __init__(
         self,
         config: BrokerConfig,
-        given: Given,
+        config_sources: ConfigSources,
         *,
         topics: TopicTable,
         groups: GroupTable,
@@ -38,17 +38,17 @@ class LiveSettings:
         detected: Callable[[], Mapping[str, str]],
         on_change: Callable[[], None],
     ) -> None:
-        """config: of the broker; changes are applied to it. given: where its values came from. detected:
-        returns keys that were detected or chosen (addresses, ports), with their current values. on_change:
-        called when the configuration has new values."""
+        """config: of the broker; changes are applied to it. config_sources: where its values came from.
+        detected: returns keys that were detected or chosen (addresses, ports), with their current values.
+        on_change: called when the configuration has new values."""
         self._on_change = on_change
         self._config, self._topics, self._groups, self._gate = config, topics, groups, gate
         self._detected = detected
         self._store: ConfigStore[BrokerConfig] = ConfigStore(
             config.model_copy(),
-            path=given.path,
-            environ=given.environ,
-            overrides=given.overrides,
+            path=config_sources.path,
+            environ=config_sources.environ,
+            overrides=config_sources.overrides,
             on_change=self._changed,
         )
         self._changed_ms = 0

@@ -42,7 +42,7 @@ from broker.store.message_store import MessageStore
 from broker.store.scrub import Scrub
 from broker.timers.service import TimerService
 from broker.transactions.service import TransactionService
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.messages.unique_keys import UniqueKeys
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.route import TopicRouteData
@@ -54,14 +54,13 @@ from keelmq.security.user_requests import UserRequests
 class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a broker that its operations work on.
 
-    given: where the configuration came from. controlled: None without controller mode. plain: None without
-    slaves, and in controller mode. end_of_tick: called once per loop iteration in which something was put.
-    find_route: asks the name servers. neighbour: see HandlerContext. epochs: of the log,
-    now.
+    controlled: None without controller mode. plain: None without slaves, and in controller mode. end_of_tick:
+    called once per loop iteration in which something was put. find_route: asks the name servers. neighbour:
+    see HandlerContext. epochs: of the log, now.
     """
 
     config: BrokerConfig
-    given: Given
+    config_sources: ConfigSources
     store: MessageStore
     gate: SendGate
     pending: PendingReplies
@@ -215,7 +214,7 @@ def _bind_admin(
     LogReads(parts.store, epochs=parts.epochs, broker_name=config.broker_name).bind(table)
     settings = LiveSettings(
         config,
-        parts.given,
+        parts.config_sources,
         topics=metadata.topics,
         groups=metadata.groups,
         gate=parts.gate,

@@ -58,7 +58,7 @@ from broker.stats.service import BrokerStats
 from broker.store.log.group_commit import GroupCommit
 from broker.store.scrub import Scrub
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.route import RegisterBrokerResponse
 from keelmq.runtime.clock import now_ms
@@ -94,15 +94,14 @@ class Broker(AsyncLife):
     def __init__(
         self,
         config: BrokerConfig,
-        given: Given | None = None,
+        config_sources: ConfigSources | None = None,
         *,
         process: ProcessParts | None = None,
         neighbour: Callable[[], RetryStore | None] = lambda: None,
     ) -> None:
-        """given: where the configuration came from; changes of it (25) are kept there. process: shared with
-        other brokers, and run by their owner; None: this broker has its own. neighbour: see
-        HandlerContext."""
-        self.config, self.given = config, given or Given()
+        """config_sources: changes of the configuration (25) are kept there. process: shared with other brokers,
+        and run by their owner; None: this broker has its own. neighbour: see HandlerContext."""
+        self.config, self.config_sources = config, config_sources or ConfigSources()
         self._is_alone, self._neighbour = process is None, neighbour
         self._opening = LongWork(is_shared=not self._is_alone)
         self.process = make_process_parts(config) if process is None else process
@@ -242,7 +241,7 @@ class Broker(AsyncLife):
         self.operations, self._handlers, self._services, self._settings = bind_operations(
             ServedParts(
                 config=self.config,
-                given=self.given,
+                config_sources=self.config_sources,
                 store=self.store,
                 gate=self.gate,
                 pending=self.pending,

@@ -14,7 +14,7 @@ from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_meta_file import BrokerMetaError
 from broker.store.log.mapped_file import StoreError
-from keelmq.remoting.config_store import Given, StoredConfig, with_stored
+from keelmq.remoting.config_store import ConfigSources, StoredConfig, with_stored
 from keelmq.runtime import program
 from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
@@ -47,14 +47,16 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerConfig, Given]:
+def read_config(
+    arguments: argparse.Namespace, environ: Mapping[str, str]
+) -> tuple[BrokerConfig, ConfigSources]:
     """Returns the configuration and where it came from. ConfigError."""
     return read_config_of(BrokerConfig, arguments, environ, {})
 
 
 def read_config_of(
     model: type[C], arguments: argparse.Namespace, environ: Mapping[str, str], flags: Mapping[str, str | None]
-) -> tuple[C, Given]:
+) -> tuple[C, ConfigSources]:
     """Returns the configuration and where it came from. From weak to strong: NAMESRV_ADDR, the file, changes
     at run time, KEELMQ_*, flags. model: has namesrvAddr. flags: {key: value} of a program's own flags; None:
     not given. ConfigError."""
@@ -62,32 +64,34 @@ def read_config_of(
     program.refuse_visible_secrets(overrides, model)
     flags = {"namesrvAddr": arguments.namesrv_addr, **flags}
     overrides |= {key: value for key, value in flags.items() if value is not None}
-    given = Given(arguments.config, environ, overrides)
-    config = _load(model, given)
+    sources = ConfigSources(arguments.config, environ, overrides)
+    config = _load(model, sources)
     if not dict(config)["namesrv_addr"] and (fallback := environ.get("NAMESRV_ADDR")):
         overrides["namesrvAddr"] = fallback
-        config = _load(model, given)
-    return config, given
+        config = _load(model, sources)
+    return config, sources
 
 
-def _load(model: type[C], given: Given) -> C:
-    (config,) = load_config(model, path=given.path, environ=given.environ, overrides=given.overrides)
+def _load(model: type[C], sources: ConfigSources) -> C:
+    (config,) = load_config(model, path=sources.path, environ=sources.environ, overrides=sources.overrides)
     assert isinstance(config, model)
-    return with_stored(config, given.path, given.environ, given.overrides)
+    return with_stored(config, sources.path, sources.environ, sources.overrides)
 
 
-def ignored(config: ServerConfig, given: Given) -> list[str]:
+def ignored(config: ServerConfig, sources: ConfigSources) -> list[str]:
     """Returns a line for each reason why keys have no effect."""
-    return without_effect(type(config), path=given.path, environ=given.environ, overrides=given.overrides)
+    return without_effect(
+        type(config), path=sources.path, environ=sources.environ, overrides=sources.overrides
+    )
 
 
-def log_settings(logger: logging.Logger, config: ServerConfig, given: Given) -> None:
+def log_settings(logger: logging.Logger, config: ServerConfig, sources: ConfigSources) -> None:
     """Logs which keys have no effect, and which files with secrets others can read."""
-    model, path, environ, overrides = type(config), given.path, given.environ, given.overrides
-    for line in ignored(config, given):
+    model, path, environ, overrides = type(config), sources.path, sources.environ, sources.overrides
+    for line in ignored(config, sources):
         logger.info("%s", line)
-    sources = setting_sources(model, path=path, environ=environ, overrides=overrides)
-    for problem in (*exposed_settings(secret_keys(model), sources), *exposed_tls_file(config)):
+    by_key = setting_sources(model, path=path, environ=environ, overrides=overrides)
+    for problem in (*exposed_settings(secret_keys(model), by_key), *exposed_tls_file(config)):
         logger.warning("%s", problem)
 
 
@@ -138,14 +142,14 @@ def run(argv: list[str]) -> int:
     try:
         arguments = make_parser().parse_args(argv)
         program.log_to_stderr(arguments.log_level, arguments.log_format)
-        config, given = read_config(arguments, os.environ)
+        config, sources = read_config(arguments, os.environ)
         if arguments.print_config:
-            program.write_out(program.as_comments(ignored(config, given)) + to_properties(config))
+            program.write_out(program.as_comments(ignored(config, sources)) + to_properties(config))
             return 0
-        log_settings(logger, config, given)
+        log_settings(logger, config, sources)
         program.raise_open_files_limit()
         with own_log(config), bounded_end(program.runner()) as runner:
-            runner.run(_serve(Broker(config, given)))
+            runner.run(_serve(Broker(config, sources)))
     except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
         return program.refuse(PROGRAM, error)
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """ContainerServer: the whole life of one mqbrokercontainer process, minus flags and signals.
 
-    async with ContainerServer(config, given) as server:
+    async with ContainerServer(config, config_sources) as server:
 
 opens the container's own port and HTTP port, then starts the brokers. It raises ConfigError if the container
 itself cannot run; a broker that cannot run is quarantined.
@@ -23,7 +23,7 @@ from broker.container.requests import ContainerRequests
 from broker.container.workers.host import WorkerHost
 from broker.container.workers.running import Launch
 from broker.naming.vip_port import open_fast_port
-from keelmq.remoting.config_store import ConfigStore, Given
+from keelmq.remoting.config_store import ConfigSources, ConfigStore
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.container import BrokerState
 from keelmq.remoting.operations.health import ContainerHealth, Reason
@@ -50,14 +50,14 @@ PROGRAM = "mqbrokercontainer"
 class ContainerServer(AsyncLife):
     """`container` lists the brokers, `hosts` run them."""
 
-    def __init__(self, config: ContainerConfig, given: Given | None = None) -> None:
-        self._given = given or Given()
+    def __init__(self, config: ContainerConfig, config_sources: ConfigSources | None = None) -> None:
+        self._config_sources = config_sources or ConfigSources()
         self.settings = ConfigStore(
             config,
             on_change=self._on_change,
-            path=self._given.path,
-            environ=self._given.environ,
-            overrides=self._given.overrides,
+            path=self._config_sources.path,
+            environ=self._config_sources.environ,
+            overrides=self._config_sources.overrides,
         )
         self.config = config
         self.host = config.broker_container_ip or detect_address(config.bind_address, config.name_servers)
@@ -73,7 +73,7 @@ class ContainerServer(AsyncLife):
         self._workers = self._make_workers()
         self.hosts: list[BrokerHost] = [*self._workers] or [self._make_local_host()]
         self.container = Container(
-            config, self.hosts, config_file=self._given.path, own_ports=own_ports(config)
+            config, self.hosts, config_file=self._config_sources.path, own_ports=own_ports(config)
         )
         self.table = self._make_table()
         self._tasks = TaskSet()
@@ -88,7 +88,9 @@ class ContainerServer(AsyncLife):
     def _make_workers(self) -> list[WorkerHost]:
         """Returns no processes if the brokers are in this process."""
         count = self.config.container_processes
-        return [WorkerHost(Launch(number, self._given)) for number in range(count if count > 1 else 0)]
+        return [
+            WorkerHost(Launch(number, self._config_sources)) for number in range(count if count > 1 else 0)
+        ]
 
     def _make_local_host(self) -> LocalHost:
         return LocalHost(self.config, self.process, accesses=[self._security.access], audits=[self._audit])

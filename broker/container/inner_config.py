@@ -17,7 +17,7 @@ from broker.container.core.plan import BrokerPlan
 from broker.container.inner_file import read_settings
 from broker.naming.vip_port import BELOW
 from keelmq.remoting.booleans import is_true
-from keelmq.remoting.config_store import Given, with_stored
+from keelmq.remoting.config_store import ConfigSources, with_stored
 from keelmq.runtime.config import ConfigError, load_config
 from keelmq.security.server_config import ServerConfig
 
@@ -41,7 +41,7 @@ class InnerConfig(msgspec.Struct, frozen=True):
 
     path: Path
     config: BrokerConfig
-    given: Given
+    config_sources: ConfigSources
     identity: BrokerIdentity
     notes: tuple[str, ...]
 
@@ -101,7 +101,7 @@ def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:
     return InnerConfig(
         path,
         config.model_copy(update=_of_container(container)),
-        Given(path, {}, overrides),
+        ConfigSources(path, {}, overrides),
         identity_of(config),
         tuple(_notes(written)),
     )

@@ -101,7 +101,7 @@ class LocalHost:
             with log_context(log):
                 broker = Broker(
                     inner.config,
-                    inner.given,
+                    inner.config_sources,
                     process=self._process,
                     neighbour=partial(self._master_beside, setup.identity),
                 )

@@ -11,7 +11,7 @@ from broker.app.program import ignored, log_settings, read_config_of, serve
 from broker.container.app import PROGRAM, ContainerServer
 from broker.container.bounded_stop import CLOSE_S_MAX
 from broker.container.config import ContainerConfig
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.runtime import program
 from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
@@ -51,7 +51,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[ContainerConfig, Given]:
+def read_config(
+    arguments: argparse.Namespace, environ: Mapping[str, str]
+) -> tuple[ContainerConfig, ConfigSources]:
     """Returns the configuration and where it came from. ConfigError."""
     flags = {"brokerConfigPaths": arguments.broker_config_paths}
     return read_config_of(ContainerConfig, arguments, environ, flags)
@@ -71,17 +73,17 @@ def run(argv: list[str]) -> int:
     try:
         arguments = make_parser().parse_args(argv)
         program.log_to_stderr(arguments.log_level, arguments.log_format)
-        config, given = read_config(arguments, os.environ)
+        config, sources = read_config(arguments, os.environ)
         if arguments.print_config or arguments.print_important:
             lines = to_properties(config).splitlines(keepends=True)
             wanted = (line for line in lines if arguments.print_config or line.split("=")[0] in IMPORTANT)
-            program.write_out(program.as_comments(ignored(config, given)) + "".join(wanted))
+            program.write_out(program.as_comments(ignored(config, sources)) + "".join(wanted))
             return 0
-        log_settings(logger, config, given)
+        log_settings(logger, config, sources)
         program.raise_open_files_limit()
         program.let_the_loop_in()
         with bounded_end(program.runner()) as runner:
-            runner.run(_serve(ContainerServer(config, given)))
+            runner.run(_serve(ContainerServer(config, sources)))
     except (ConfigError, StopError) as error:
         return program.refuse(PROGRAM, error)
     except KeyboardInterrupt:

@@ -68,7 +68,7 @@ S = TypeVar("S", bound=StoredConfig)
 
 
 @dataclass(frozen=True)
-class Given:
+class ConfigSources:
     """The sources of a configuration: the -c file, the environment, and --set."""
 
     path: Path | None = None

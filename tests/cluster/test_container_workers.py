@@ -17,7 +17,7 @@ from broker.container.app import ContainerServer
 from broker.container.workers.host import WorkerHost
 from broker.container.workers.running import Launch, WorkerTimes
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operation import Empty, Failed, Ok, Outcome
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from keelmq.remoting.operations.container import BrokerState, ContainerStatus
@@ -65,7 +65,7 @@ async def container(tmp_path: Path, ports: Sequence[int]) -> AsyncIterator[Conta
     given = tmp_path / "container.conf"
     keys = config.model_dump(by_alias=True, include=set(config.model_fields_set))
     given.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-    async with ContainerServer(config, Given(given, {}, {})) as server:
+    async with ContainerServer(config, ConfigSources(given, {}, {})) as server:
         yield server
 
 
@@ -156,12 +156,12 @@ SUPERVISOR = """
 import asyncio, sys
 from broker.container.workers.host import WorkerHost
 from broker.container.workers.running import Launch
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.runtime.program import runner
 from tests.support.worker_parts import COMMAND, Observed, setup
 
 async def main():
-    hosts = [WorkerHost(Launch(number, Given(), COMMAND)) for number in range(2)]
+    hosts = [WorkerHost(Launch(number, ConfigSources(), COMMAND)) for number in range(2)]
     for host, file in zip(hosts, sys.argv[1:]):
         await host.open(Observed())
         await host.start(setup("a", file))
@@ -216,7 +216,7 @@ async def test_nothing_leaks_over_100_cycles(tmp_path: Path) -> None:
     file = tmp_path / "a.conf"
     file.write_text(str(port))
     observed = Observed()
-    host = WorkerHost(Launch(0, Given(), COMMAND, QUICK))
+    host = WorkerHost(Launch(0, ConfigSources(), COMMAND, QUICK))
     await host.open(observed)
     worker = await host.worker()
 

@@ -11,7 +11,7 @@ from broker.container.host import BrokerRefused
 from broker.container.workers.link import Event, Link
 from broker.container.workers.messages import Begin, Change, Done
 from broker.container.workers.process import COMMAND, Process, Spawn, end, how_it_ended, spawn
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.runtime.backoff import Backoff
 
 logger = logging.getLogger(__name__)
@@ -37,12 +37,12 @@ class WorkerTimes(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How a worker is started. number: its own in the container. given: where the container's configuration
-    is from. spawn: as in process.py. changed: keys that requests have changed since the container started;
-    they may be in no file."""
+    """How a worker is started. number: its own in the container. config_sources: of the container. spawn: as in
+    process.py. changed: keys that requests have changed since the container started; they may be in no
+    file."""
 
     number: int
-    given: Given
+    config_sources: ConfigSources
     command: tuple[str, ...] = COMMAND
     times: WorkerTimes = WorkerTimes()
     spawn: Spawn = spawn
@@ -61,13 +61,17 @@ class RunningWorker(msgspec.Struct, frozen=True):
         """Returns when the process has read its configuration and answers. Raises OSError or BrokerRefused,
         and leaves no process behind then."""
         process, ours = await launch.spawn(
-            launch.number, command=launch.command, environ=launch.given.environ
+            launch.number, command=launch.command, environ=launch.config_sources.environ
         )
         link = Link(f"worker {launch.number} (pid {process.pid})", on_event)
-        given, times = launch.given, launch.times
+        config_sources, times = launch.config_sources, launch.times
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: link.channel, sock=ours)
-            command = Begin(number=launch.number, config_path=given.path, overrides=dict(given.overrides))
+            command = Begin(
+                number=launch.number,
+                config_path=config_sources.path,
+                overrides=dict(config_sources.overrides),
+            )
             await link.request(command, Done, deadline_ms=times.begin, purpose="its start")
             told: dict[str, str] = {}
             while told != launch.changed:  # a request may change more of them meanwhile

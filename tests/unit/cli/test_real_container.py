@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from broker.container.app import ContainerServer
 from cli.keelmq import app
 from keelmq.client.admin import containers
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from tests.support.admin_parts import InThread, mqadmin
@@ -33,10 +33,10 @@ class World(InThread):
         async with Namesrv(config) as namesrv:
             host, port = namesrv.address
             settings = container_config(self.directory, self.a, namesrvAddr=f"{host}:{port}")
-            given = Given(self.directory / "container.conf")
-            assert given.path is not None
-            given.path.write_text("")
-            async with ContainerServer(settings, given) as server:
+            config_sources = ConfigSources(self.directory / "container.conf")
+            assert config_sources.path is not None
+            config_sources.path.write_text("")
+            async with ContainerServer(settings, config_sources) as server:
                 self.address = server.address
                 yield
 

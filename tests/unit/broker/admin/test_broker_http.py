@@ -19,7 +19,7 @@ from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.core.readiness import BrokerReadiness, not_ready
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operation import Empty, Failed, Ok
 from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO, SEND_MESSAGE_V2, SendMessageRequestV2
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
@@ -107,7 +107,7 @@ async def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     """PATCH does what 25 does: at once, stored, all or nothing, with a warning of a weaker promise."""
     conf = tmp_path / "broker.conf"
     conf.write_text("# ours\n")
-    async with Broker(config(tmp_path), Given(conf)) as broker:
+    async with Broker(config(tmp_path), ConfigSources(conf)) as broker:
         base = "http://{}:{}".format(*(broker.http_address or ("", 0)))
         async with httpx.AsyncClient(base_url=base) as http:
             bad = await http.patch("/v1/config", json={"maxMessageSize": 5, "listenPort": 1})

@@ -12,7 +12,7 @@ from broker.app.program import read_config
 from broker.config.broker_config import AT_RUN_TIME, BrokerConfig
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operation import Empty, Failed, Ok
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, PULL_MESSAGE, PullMessageRequest
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
@@ -33,7 +33,7 @@ def conf(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def broker(tmp_path: Path, conf: Path) -> AsyncIterator[Broker]:
-    async with Broker(config(tmp_path), Given(conf, {"KEELMQ_deleteWhen": "04"})) as broker:
+    async with Broker(config(tmp_path), ConfigSources(conf, {"KEELMQ_deleteWhen": "04"})) as broker:
         yield broker
 
 

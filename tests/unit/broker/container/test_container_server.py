@@ -23,7 +23,7 @@ from broker.container.local_host import LocalHost
 from broker.container.metrics import TABLE
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Wire
 from keelmq.remoting.operations.broker import (
     GET_BROKER_CONFIG,
@@ -121,8 +121,10 @@ class Starter:
         self._namesrv_addr = namesrv_addr
         self.open: list[Asker] = []
 
-    async def __call__(self, config: ContainerConfig, given: Given | None = None) -> Asker:
-        server = ContainerServer(config.model_copy(update={"namesrv_addr": self._namesrv_addr}), given)
+    async def __call__(self, config: ContainerConfig, config_sources: ConfigSources | None = None) -> Asker:
+        server = ContainerServer(
+            config.model_copy(update={"namesrv_addr": self._namesrv_addr}), config_sources
+        )
         await server.__aenter__()
         self.open.append(Asker(server))
         return self.open[-1]
@@ -317,7 +319,7 @@ async def test_plan_says_everything_and_adds_nothing(tmp_path: Path, start: Star
 async def test_settings_of_the_container(tmp_path: Path, start: Starter) -> None:
     path = tmp_path / "container.conf"
     path.write_text("# mine\npersistBrokers=true\n")
-    asker = await start(container_config(tmp_path), Given(path, {}, {}))
+    asker = await start(container_config(tmp_path), ConfigSources(path, {}, {}))
     outcome = await asker.ask(GET_BROKER_CONFIG, Empty())
     assert isinstance(outcome, Ok)
     lines = outcome.body.decode().splitlines()

@@ -46,8 +46,10 @@ def test_defaults_that_differ(tmp_path: Path) -> None:
 def test_the_name_servers_are_known_when_the_file_is_checked(tmp_path: Path) -> None:
     """A slave without controllers is refused if nothing leads to its master."""
     container = container_config(tmp_path, namesrvAddr="10.0.0.1:9876")
-    given = load_inner(broker_file(tmp_path, "a", namesrvAddr="10.9.9.9:9876"), container).given
-    assert given.overrides["namesrvAddr"] == "10.0.0.1:9876"
+    config_sources = load_inner(
+        broker_file(tmp_path, "a", namesrvAddr="10.9.9.9:9876"), container
+    ).config_sources
+    assert config_sources.overrides["namesrvAddr"] == "10.0.0.1:9876"
 
 
 def test_the_address_is_the_containers_unless_the_file_has_one(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from keelmq.client.admin import ServerResult
 from keelmq.client.message import decode_messages
 from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operation import Call, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations import clients
 from keelmq.remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
@@ -53,7 +53,7 @@ class World(InThread):
             settings = config(
                 self.path, namesrvAddr=self.namesrv, broker_name="broker-a", default_topic_queue_nums=2
             )
-            async with Broker(settings, Given(self.conf)) as broker:
+            async with Broker(settings, ConfigSources(self.conf)) as broker:
                 self.broker, self.address = broker, broker.address
                 await self._fill()
                 yield

@@ -18,7 +18,7 @@ from cli.mqadmin.replica_settings import (
     replicas_of,
 )
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operations.route import BrokerData
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
@@ -37,7 +37,7 @@ class Pair(InThread):
         path = self.path / f"{name}.conf"
         path.write_text("# kept\n")
         settings = config(self.path / name, namesrvAddr=self.namesrv, broker_name="broker-a", **more)
-        return Broker(settings, Given(path))
+        return Broker(settings, ConfigSources(path))
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

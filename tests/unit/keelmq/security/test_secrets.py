@@ -15,7 +15,7 @@ import broker.app.program
 import namesrv.program
 from broker.config.broker_config import BrokerConfig
 from keelmq import Credentials, TlsSettings
-from keelmq.remoting.config_store import ConfigStore, Given, StoredConfig
+from keelmq.remoting.config_store import ConfigSources, ConfigStore, StoredConfig
 from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations.auth import UserInfo
 from keelmq.runtime import durable_file
@@ -102,7 +102,7 @@ def test_every_key_that_sounds_secret_is_one(model: type[Config]) -> None:
 
 def test_no_repr_has_a_secret(tmp_path: Path) -> None:
     shown: list[Any] = [
-        Given(environ={"KEELMQ_initAuthenticationUser": CANARY}),
+        ConfigSources(environ={"KEELMQ_initAuthenticationUser": CANARY}),
         Credentials("inner", CANARY, CANARY),
         TlsSettings(password=CANARY),
         TlsSettings(password=CANARY).files(),

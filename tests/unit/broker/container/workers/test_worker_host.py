@@ -20,7 +20,7 @@ from broker.container.workers.host import WorkerHost
 from broker.container.workers.messages import Answer, Begin, Done
 from broker.container.workers.running import Launch, WorkerTimes
 from broker.container.workers.server import WorkerServer
-from keelmq.remoting.config_store import Given
+from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operations.container import BrokerState
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.stop_steps import StopError
@@ -114,7 +114,7 @@ class Stage:
         return self.processes[-1], ours
 
     def host(self, times: WorkerTimes = TIMES, **overrides: str) -> WorkerHost:
-        launch = Launch(1, Given(None, {}, overrides), times=times, spawn=self.spawn)
+        launch = Launch(1, ConfigSources(None, {}, overrides), times=times, spawn=self.spawn)
         return WorkerHost(launch)
 
     @property
