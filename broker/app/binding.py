@@ -55,8 +55,8 @@ class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a broker that its operations work on.
 
     controlled: None without controller mode. plain: None without slaves, and in controller mode. end_of_tick:
-    called once per loop iteration in which something was put. find_route: asks the name servers. neighbour:
-    see HandlerContext. epochs: of the log, now.
+    called once per loop iteration in which something was put. find_route: asks the name servers.
+    escape_target: see HandlerContext. epochs: of the log, now.
     """
 
     config: BrokerConfig
@@ -77,7 +77,7 @@ class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
     plain: PlainReplication | None
     end_of_tick: Callable[[], None]
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
-    neighbour: Callable[[], RetryStore | None]
+    escape_target: Callable[[], RetryStore | None]
     status: BrokerStatus
     settings_changed: Callable[[], None]
 
@@ -157,7 +157,7 @@ def _handler_context(
         resets=metadata.resets,
         forward_to_master=no_other_master if replication is None else replication.forward_to_master,
         find_route=parts.find_route,
-        neighbour=parts.neighbour,
+        escape_target=parts.escape_target,
         settings=config,
         cached_bytes=cached_bytes(),
         new_unique_key=UniqueKeys().next,

@@ -97,12 +97,12 @@ class Broker(AsyncLife):
         config_sources: ConfigSources | None = None,
         *,
         process: ProcessParts | None = None,
-        neighbour: Callable[[], RetryStore | None] = lambda: None,
+        escape_target: Callable[[], RetryStore | None] = lambda: None,
     ) -> None:
-        """config_sources: changes of the configuration (25) are kept there. process: shared with other brokers,
-        and run by their owner; None: this broker has its own. neighbour: see HandlerContext."""
+        """config_sources: changes of the configuration (25) are kept there. process: shared with other
+        brokers, and run by their owner; None: this broker has its own. escape_target: see HandlerContext."""
         self.config, self.config_sources = config, config_sources or ConfigSources()
-        self._is_alone, self._neighbour = process is None, neighbour
+        self._is_alone, self._escape_target = process is None, escape_target
         self._opening = LongWork(is_shared=not self._is_alone)
         self.process = make_process_parts(config) if process is None else process
         self.host = config.broker_ip1 or detect_address(
@@ -258,7 +258,7 @@ class Broker(AsyncLife):
                 plain=self.plain,
                 end_of_tick=self.controlled.ha.appended if self.controlled else self._uncontrolled.appended,
                 find_route=self._routes.find,
-                neighbour=self._neighbour,
+                escape_target=self._escape_target,
                 status=self.status,
                 settings_changed=self._settings_changed,
             )

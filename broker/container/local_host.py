@@ -103,7 +103,7 @@ class LocalHost:
                     inner.config,
                     inner.config_sources,
                     process=self._process,
-                    neighbour=partial(self._master_beside, setup.identity),
+                    escape_target=partial(self._find_escape_target, setup.identity),
                 )
                 running = _Running(inner, broker, log, life)
                 self._running[setup.identity] = running
@@ -214,7 +214,7 @@ class LocalHost:
         if failed:
             raise StopError("; ".join(map(str, failed.values())))
 
-    def _master_beside(self, identity: BrokerIdentity) -> RetryStore | None:
+    def _find_escape_target(self, identity: BrokerIdentity) -> RetryStore | None:
         """Returns another broker of the same cluster that accepts messages: RocketMQ's local escape."""
         for other, running in self._running.items():
             broker = running.broker

@@ -2,8 +2,8 @@
 
 A batch is the bytes that one iteration of the event loop has appended. Its time is counted once, in the
 bucket of the microseconds from the append to the confirmation. The number of waiting batches is bounded:
-beyond WAITING_MAX, neighbours that were appended at nearly the same time are merged, and the time of a batch
-may be too long by up to 4 / WAITING_MAX of the age of the oldest one. It is never too short.
+beyond WAITING_MAX, adjacent ones that were appended at nearly the same time are merged, and the time of a
+batch may be too long by up to 4 / WAITING_MAX of the age of the oldest one. It is never too short.
 
 Only a master appends. Invariant: waiting batches ascend strictly in their ends.
 """
@@ -83,7 +83,7 @@ class ConfirmTimes:
         return tuple(sorted(counts.items()))
 
     def _merge(self) -> None:
-        """Merges neighbours whose appends are close together; at most half of the batches remain.
+        """Merges adjacent batches whose appends are close together; at most half of the batches remain.
 
         Of two groups side by side, one alone or both together span more than `near_us`, so there are fewer
         than 2 * age / near_us + 2 groups.

@@ -2,8 +2,8 @@
 
 A point (ts, offset) says: the bytes below `offset`, and not below the point before, were first seen at `ts`.
 Only points above confirmOffset are kept, so the first one is the oldest unconfirmed byte. The number of
-points is bounded: when a lag grows long, neighbours are merged, and a byte may seem older than it is by up to
-1/POINTS_MAX of that lag. It never seems younger than the first reading that saw it.
+points is bounded: when a lag grows long, adjacent points are merged, and a byte may seem older than it is by
+up to 1/POINTS_MAX of that lag. It never seems younger than the first reading that saw it.
 """
 
 from collections import deque

@@ -58,10 +58,10 @@ class SendBackHandler:
                 if await ask_master(self._context, CONSUMER_SEND_MSG_BACK, header):
                     return Reply()
             except CommandError:
-                neighbour = self._context.neighbour()
-                if neighbour is None or header.forwarded:
+                escape_target = self._context.escape_target()
+                if escape_target is None or header.forwarded:
                     raise
-                return await neighbour.store_retry(find_record, header, call)
+                return await escape_target.store_retry(find_record, header, call)
         return await self.store_retry(find_record, header, call)
 
     async def store_retry(

@@ -3,8 +3,8 @@
 The log stays one chain of records, which RocketMQ's tools read and its brokers replicate: such a record is
 one of a rolled back transaction (sysFlag 0xC), which gets an entry in no queue and none in the index. FLAG is
 LOST_FLAG, the topic is LOST_TOPIC, cut to the available room, and the body is zeros with a correct BODYCRC.
-Its bytes depend on the range, the size of the log's files and a timestamp of a neighbour, so two replicas
-with the same marked range have the same bytes.
+Its bytes depend on the range, the size of the log's files and a timestamp of an adjacent record, so two
+replicas with the same marked range have the same bytes.
 """
 
 import struct

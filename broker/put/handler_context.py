@@ -106,7 +106,7 @@ class HandlerContext(msgspec.Struct, kw_only=True):
     sends_to_master: Callable[[], bool]
     """Returns whether this broker is a replica that consumers should leave for the master."""
     forward_to_master: ForwardToMaster
-    neighbour: Callable[[], RetryStore | None]
+    escape_target: Callable[[], RetryStore | None]
     """Returns a master of another group, in the same process, that accepts retries while this broker's master
     is not available; None: there is none."""
     new_unique_key: Callable[[], str]

@@ -34,7 +34,7 @@ STEP_US: Final = 2_000
 """How long a step blocks the event loop."""
 RECORDS_PER_PASS: Final = 256
 WINDOW_BYTES: Final = 64 << 10
-NEIGHBOURS: Final = 256
+ADJACENT_ENTRIES: Final = 256
 """Entries searched on each side for a right one: more than a page has."""
 OTHER_QUEUES: Final = b"INNER_MULTI_DISPATCH"
 EXTENDED_BELOW: Final = -(1 << 31)
@@ -184,8 +184,10 @@ class EntryCheck:
 
     def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
         """Whether the record lies between those of the next right entries on both sides."""
-        behind = self._right_one(queue, range(number + 1, min(number + 1 + NEIGHBOURS, queue.max_offset)))
-        low = max(number - NEIGHBOURS, queue.min_offset)
+        behind = self._right_one(
+            queue, range(number + 1, min(number + 1 + ADJACENT_ENTRIES, queue.max_offset))
+        )
+        low = max(number - ADJACENT_ENTRIES, queue.min_offset)
         before = self._right_one(queue, range(number - 1, low - 1, -1))
         return (before is None or sum(before) <= offset) and (behind is None or offset + size <= behind[0])
 

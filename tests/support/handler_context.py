@@ -54,7 +54,7 @@ def handler_context(
         "find_route": _no_route,
         "sends_to_master": lambda: False,
         "forward_to_master": no_other_master,
-        "neighbour": lambda: None,
+        "escape_target": lambda: None,
         "new_unique_key": UniqueKeys().next,
         "now_ms": now_ms,
         "registry": ClientRegistry(),

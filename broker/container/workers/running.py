@@ -37,8 +37,8 @@ class WorkerTimes(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How a worker is started. number: its own in the container. config_sources: of the container. spawn: as in
-    process.py. changed: keys that requests have changed since the container started; they may be in no
+    """How a worker is started. number: its own in the container. config_sources: of the container. spawn: as
+    in process.py. changed: keys that requests have changed since the container started; they may be in no
     file."""
 
     number: int

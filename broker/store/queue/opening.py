@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 NEW_FILE: Final = "lost.new"
 PAGE_BYTES: Final = 4_096
 """The unit that a disk writes, or loses, as a whole."""
-NEIGHBOURS: Final = 8
+NEXT_UNITS: Final = 8
 """Units that show whether one in front of them is damaged; as many adjacent ones may be damaged."""
 FILLER_SIZE: Final = 2147483647
 """Size in a unit without a record."""
@@ -127,10 +127,10 @@ def end_in_front(
     low: int, high: int, unit_bytes: int, file_bytes: int, is_in_front: Callable[[int], bool | None]
 ) -> int:
     """As first_behind(), for units that a disk may have damaged: one that is behind, and has one in front
-    among the next NEIGHBOURS, has a wrong place, and is ignored."""
+    among the next NEXT_UNITS, has a wrong place, and is ignored."""
     while True:
         found = first_behind(low, high, unit_bytes, file_bytes, is_in_front)
-        next_ones = range(found + 1, min(found + 1 + NEIGHBOURS, high))
+        next_ones = range(found + 1, min(found + 1 + NEXT_UNITS, high))
         in_front = next((number for number in next_ones if is_in_front(number)), None)
         if in_front is None:
             return found

@@ -18,7 +18,7 @@ def damage(tmp_path: Path) -> DamagedRanges:
     return DamagedRanges(tmp_path, clock=lambda: 7)
 
 
-def test_ranges_are_kept_sorted_and_neighbours_are_merged(damage: DamagedRanges) -> None:
+def test_ranges_are_kept_sorted_and_adjacent_ones_are_merged(damage: DamagedRanges) -> None:
     assert damage.add(300, 400, "checksum")
     assert damage.add(100, 200, "checksum")
     assert not damage.add(120, 130, "again")
