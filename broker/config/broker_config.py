@@ -261,8 +261,8 @@ class BrokerConfig(
             raise ValueError("checkSyncStateSetPeriod must be below haMaxTimeSlaveNotCatchup")
         if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
             raise ValueError("haSendHeartbeatInterval must be below haHousekeepingInterval")
-        beats = self.controller_heart_beat_timeout_mills // self.broker_heartbeat_interval
-        if self.enable_controller_mode and beats < HEARTBEATS_PER_TIMEOUT_MIN:
+        heartbeats = self.controller_heart_beat_timeout_mills // self.broker_heartbeat_interval
+        if self.enable_controller_mode and heartbeats < HEARTBEATS_PER_TIMEOUT_MIN:
             raise ValueError(
                 "controllerHeartBeatTimeoutMills must be at least "
                 f"{HEARTBEATS_PER_TIMEOUT_MIN} x brokerHeartbeatInterval"

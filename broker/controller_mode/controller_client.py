@@ -38,7 +38,7 @@ AGAIN = Backoff(first_ms=50, max_ms=200)
 REDIAL_MS = 500
 """How often a controller is dialled for a heartbeat while it cannot be reached."""
 OFTEN_MS = 200
-"""The interval to a controller that finds hung masters (BEATS_MIN_MS in its core/hang.py)."""
+"""The interval to a controller that finds hung masters (HEARTBEAT_SILENCE_MIN_MS in its core/hang.py)."""
 LEARNED_MAX = 16
 """Limit of the controllers beside the configured ones; a healthy group has at most seven."""
 _ADDRESS = re.compile(r"[^\s;]+:[0-9]{1,5}")

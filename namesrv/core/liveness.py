@@ -126,7 +126,7 @@ class HeartbeatTable(msgspec.Struct):
             del self._suspects[key]
         if connection_id > 0 and connection_id not in entry.connections:
             if connection_id > entry.newest_connection_id:
-                self._unbind_all(key, entry)  # of a lost host they never close; a live one's next beat binds
+                self._unbind_all(key, entry)  # those of a lost host never close; a live one binds again
             entry.connections.add(connection_id)
             entry.newest_connection_id = max(entry.newest_connection_id, connection_id)
             self._keys_of_connection.setdefault(connection_id, {})[key] = None

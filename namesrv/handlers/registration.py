@@ -127,7 +127,7 @@ class Registrations(msgspec.Struct):
         for address in result.replaced:
             self.liveness.forget(route_key(*address))
         is_new_master = request.broker_id == MASTER_ID and before != request.broker_addr
-        self._beat(request, call, is_new_master=is_new_master)
+        self._record_heartbeat(request, call, is_new_master=is_new_master)
         self._notify(result.min_id_changes)
         return result
 
@@ -196,7 +196,7 @@ class Registrations(msgspec.Struct):
         table = self.kv.tables.get(ORDER_TOPIC_CONFIG)
         return None if table is None else {"table": table}
 
-    def _beat(self, request: RegisterBrokerRequest, call: Call, *, is_new_master: bool) -> None:
+    def _record_heartbeat(self, request: RegisterBrokerRequest, call: Call, *, is_new_master: bool) -> None:
         timeout_ms = request.heartbeat_timeout_millis
         new = self.liveness.record_heartbeat(
             route_key(request.cluster_name, request.broker_addr),

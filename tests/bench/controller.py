@@ -32,8 +32,8 @@ IN_FLIGHT, EVENTS_PER_S_MIN, EVENT_ROUNDS, EVENTS_MS = 2_000, 20_000.0, 5, 2_000
 EVENTS_CPU_MS_MAX = 100.0
 """Of all members, per 1,000 events: with more, two cores cannot do 20,000 a second."""
 SETTINGS = {"controllerGraceMs": "600000", "maxConnectionsPerAddress": "0"}
-"""While groups are made nobody beats for them, and nobody is to be elected for that reason. All brokers are
-at one address."""
+"""While groups are made no broker sends heartbeats, and nobody is to be elected for that reason. All brokers
+are at one address."""
 PROBE_S = 0.1
 
 
@@ -50,11 +50,11 @@ def large(directory: Path) -> Results:
         if (made["groups"], made["brokers"]) != (GROUPS, BROKERS):
             raise BenchError(f"{made} instead of {GROUPS} groups with {BROKERS} brokers")
         results = events(leader, members)
-        with Heartbeats(groups_of(GROUPS, BROKERS), [leader.address]) as beats:
+        with Heartbeats(groups_of(GROUPS, BROKERS), [leader.address]) as sender:
             until(lambda: _active(leader) == BROKERS, "every broker is active", 60, PROBE_S)
-            results |= heartbeats(leader, beats)
-            results |= snapshot(leader, beats)
-            results |= losses(leader, beats)
+            results |= heartbeats(leader, sender)
+            results |= snapshot(leader, sender)
+            results |= losses(leader, sender)
     return results
 
 
@@ -75,17 +75,17 @@ def events(leader: Controller, members: list[Controller]) -> Results:
     }
 
 
-def heartbeats(leader: Controller, beats: Heartbeats) -> Results:
+def heartbeats(leader: Controller, sender: Heartbeats) -> Results:
     """The share is that of 10,000 a second, also if this busy machine sent fewer."""
     costs_us = []
     for _ in range(WATCHES):
-        begin, cpu, sent = time.perf_counter(), leader.cpu_seconds(), beats.sent
+        begin, cpu, sent = time.perf_counter(), leader.cpu_seconds(), sender.sent
         time.sleep(WATCHED_S)
-        seconds, cpu, sent = time.perf_counter() - begin, leader.cpu_seconds() - cpu, beats.sent - sent
+        seconds, cpu, sent = time.perf_counter() - begin, leader.cpu_seconds() - cpu, sender.sent - sent
         if sent < RATE_MIN * BROKERS * seconds:
             raise BenchError(f"{sent / seconds:.0f} heartbeats a second were sent: the machine is too busy")
         costs_us.append(cpu / sent * 1e6)
-    _check_heard(leader, beats)
+    _check_heard(leader, sender)
     j_us, _ = in_j()
     cost_us = median(costs_us)
     return {
@@ -95,26 +95,26 @@ def heartbeats(leader: Controller, beats: Heartbeats) -> Results:
     }
 
 
-def snapshot(leader: Controller, beats: Heartbeats) -> Results:
+def snapshot(leader: Controller, sender: Heartbeats) -> Results:
     """Of the whole state, while all heartbeats go on."""
     done = leader.do("snapshot")
-    _check_heard(leader, beats)
+    _check_heard(leader, sender)
     return {
         "snapshot_s": _at_most(done["seconds"], "s", SNAPSHOT_S_MAX),
         "snapshot_loop_lag_ms": _at_most(done["lag_ms"], "ms", SNAPSHOT_S_MAX * 1_000),
     }
 
 
-def losses(leader: Controller, beats: Heartbeats) -> Results:
+def losses(leader: Controller, sender: Heartbeats) -> Results:
     """From the first closed connection until the survivors of the last group know their new master."""
-    masters = [broker for broker in beats.brokers if broker.broker_id == 1][:LOST_MASTERS]
+    masters = [broker for broker in sender.brokers if broker.broker_id == 1][:LOST_MASTERS]
     names = {broker.broker_name for broker in masters}
-    before = len(beats.told)
-    begin = beats.kill(masters)
+    before = len(sender.told)
+    begin = sender.kill(masters)
 
     def elected() -> dict[str, float]:
         """When each group was told, the first time."""
-        told = [each for each in beats.told[before:] if each.master_broker_id not in (None, 1)]
+        told = [each for each in sender.told[before:] if each.master_broker_id not in (None, 1)]
         return {each.broker_name: each.at for each in reversed(told) if each.broker_name in names}
 
     until(lambda: len(elected()) == LOST_MASTERS, f"{LOST_MASTERS} masters are elected", 60, PROBE_S)
@@ -125,13 +125,13 @@ def losses(leader: Controller, beats: Heartbeats) -> Results:
 
 
 def _active(leader: Controller) -> int:
-    return int(leader.do("beats")["active"])
+    return int(leader.do("heartbeats")["active"])
 
 
-def _check_heard(leader: Controller, beats: Heartbeats) -> None:
+def _check_heard(leader: Controller, sender: Heartbeats) -> None:
     """Nobody's last heartbeat is missing: none is older than a turn and a second."""
-    heard = leader.do("beats")
-    if heard["active"] != BROKERS or heard["oldest_ms"] > (beats.turn_s + 1) * 1_000:
+    heard = leader.do("heartbeats")
+    if heard["active"] != BROKERS or heard["oldest_ms"] > (sender.turn_s + 1) * 1_000:
         raise BenchError(f"heartbeats were missed: {heard}")
 
 

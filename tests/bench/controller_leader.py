@@ -47,7 +47,9 @@ def run(directory: Path) -> Results:
         leader.do("populate", groups=GROUPS, brokers=BROKERS)
         stack.enter_context(Heartbeats(groups, [member.address for member in members]))
         for member in members:
-            until(lambda member=member: member.do("beats")["active"] == BROKERS, "all brokers are active")  # type: ignore[misc]
+            until(
+                lambda member=member: member.do("heartbeats")["active"] == BROKERS, "all brokers are active"
+            )  # type: ignore[misc]
         results = sequential(leader, groups[0], directory / "etcd")
         before = masters(members, groups)
         killed = [_without_leader(members, groups[0], Controller.kill, _start) for _ in range(TURNS)]

@@ -3,7 +3,7 @@
     {"do": "populate", "groups": g, "brokers": n}     the groups of tests.bench.groups, through the log
     {"do": "propose", "groups": g, "ms": m}           one alterSyncStateSet in flight for each of g groups
     {"do": "snapshot"}                                the log is compacted now; how long that took
-    {"do": "beats"}                                   who is active, and how old the oldest last heartbeat is
+    {"do": "heartbeats"}                              who is active, and how old the oldest last heartbeat is
 
 Arguments are mqcontroller's. Nothing of the program is changed but what is measured around it.
 """
@@ -46,8 +46,8 @@ class Node:
                 return await self.propose(command["groups"], command["ms"])
             case "snapshot":
                 return await self.snapshot()
-            case "beats":
-                return self.beats()
+            case "heartbeats":
+                return self.heartbeats()
         return {"error": f"unknown: {command}"}
 
     async def populate(self, groups: list[Group]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Node:
             "entries": entries_before,
         }
 
-    def beats(self) -> dict[str, Any]:
+    def heartbeats(self) -> dict[str, Any]:
         table, now = self.plugin.context.liveness, now_ms()
         keys = [
             broker_set.key(broker_id)

@@ -45,7 +45,7 @@ class Told:
 
 
 class Heartbeats:
-    """`with Heartbeats(...) as beats`: beats from then on, reconnecting, until the block ends."""
+    """`with Heartbeats(...) as sender`: sends heartbeats from then on, reconnecting, until the block ends."""
 
     def __init__(self, groups: Iterable[Group], controllers: Iterable[Address]) -> None:
         controllers = list(controllers)
@@ -78,7 +78,7 @@ class Heartbeats:
         self._poll.close()
 
     def kill(self, brokers: Iterable[Broker]) -> float:
-        """As if these processes had been killed: no beat any more, connections closed. When it began."""
+        """As if these processes had been killed: no heartbeat any more, connections closed. When it began."""
         with self._lock:
             begin = time.perf_counter()
             for broker in brokers:
@@ -98,13 +98,13 @@ class Heartbeats:
                 began, connected = now, len(self._by_file)
             with self._lock:
                 for broker in self.brokers[at::SLICES]:
-                    self._beat(broker)
+                    self._heartbeat(broker)
             due = max(due + slice_s, time.perf_counter())
             self._receive(due)
             if self._ending.is_set():
                 return
 
-    def _beat(self, broker: Broker) -> None:
+    def _heartbeat(self, broker: Broker) -> None:
         if broker.gone:
             return
         if broker.sock is None:

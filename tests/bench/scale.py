@@ -411,11 +411,11 @@ def _register_by_topics(topics: int) -> Iterator[Work]:
 def _heartbeats(brokers: int) -> HeartbeatTable:
     table = HeartbeatTable()
     for number in range(brokers):
-        _beat(table, number, 0)
+        _heartbeat(table, number, 0)
     return table
 
 
-def _beat(table: HeartbeatTable, number: int, now_ms: int) -> None:
+def _heartbeat(table: HeartbeatTable, number: int, now_ms: int) -> None:
     table.record_heartbeat(
         BrokerKey("c", f"broker{number}", 1),
         connection_id=number + 1,
@@ -429,7 +429,7 @@ def _beat(table: HeartbeatTable, number: int, now_ms: int) -> None:
 @contextmanager
 def _heartbeat(brokers: int) -> Iterator[Work]:
     table = _heartbeats(brokers)
-    yield lambda: _beat(table, 3, 1)
+    yield lambda: _heartbeat(table, 3, 1)
 
 
 @contextmanager

@@ -85,8 +85,8 @@ class OldRoute:
 
     async def __aenter__(self) -> "OldRoute":
         self._reader, self._writer = await asyncio.open_connection(self._host, int(self._port))
-        beat = {"clientID": "java@1", "producerDataSet": [{"groupName": "PG"}], "consumerDataSet": []}
-        assert (await self._ask(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode())).code == 0
+        heartbeat = {"clientID": "java@1", "producerDataSet": [{"groupName": "PG"}], "consumerDataSet": []}
+        assert (await self._ask(RequestCode.HEART_BEAT, {}, json.dumps(heartbeat).encode())).code == 0
         self._task = asyncio.create_task(self._send_forever())
         return self
 

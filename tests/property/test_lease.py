@@ -59,12 +59,12 @@ class World:
         delay_ms = self.random.randint(1, 2_500 if slow else 40)
         self.at(delay_ms, lambda: None if self.is_cut[back][controller] else action())
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         for controller in range(3):
-            self.beat_one(controller, self.broker_ms)
-        self.at(int(1_000 / self.rate), self.beat)
+            self.heartbeat_one(controller, self.broker_ms)
+        self.at(int(1_000 / self.rate), self.heartbeat)
 
-    def beat_one(self, controller: int, sent_ms: int) -> None:
+    def heartbeat_one(self, controller: int, sent_ms: int) -> None:
         def heard() -> None:
             self.tables[controller].record_heartbeat(
                 KEY, connection_id=self.connections[controller], incarnation="a:1", timeout_ms=TIMEOUT_MS,
@@ -140,7 +140,7 @@ class World:
 
     def run(self) -> None:
         self.watches[0].became_active(GRACE_MS)
-        self.at(0, self.beat)
+        self.at(0, self.heartbeat)
         self.at(5, self.poll)
         self.at(3_100, self.look)
         self.at(4_000, self.nemesis)

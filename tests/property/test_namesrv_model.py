@@ -48,7 +48,7 @@ class Broker:
     addr: str
     version: tuple[int, int]
     connections: frozenset[int]
-    beat_ms: int
+    heartbeat_ms: int
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Model:
         return sum(row[1] == name for row in self.queues)
 
     def scan(self, now_ms: int) -> None:
-        self.remove([each for each in self.brokers if each.beat_ms + TIMEOUT_MS < now_ms])
+        self.remove([each for each in self.brokers if each.heartbeat_ms + TIMEOUT_MS < now_ms])
 
     def close(self, connection: int) -> None:
         lost = [each for each in self.brokers if each.connections == {connection}]
@@ -216,7 +216,7 @@ STEPS = st.one_of(
     st.tuples(st.just("unregister"), CLUSTERS, NAMES, ADDRS, CONNECTIONS),
     st.tuples(st.just("close"), st.integers(1, 4)),
     st.tuples(st.just("wait"), st.integers(1, 700)),
-    st.tuples(st.just("beat"), CLUSTERS, ADDRS),
+    st.tuples(st.just("heartbeat"), CLUSTERS, ADDRS),
     st.tuples(st.just("wipe"), NAMES),
     st.tuples(st.just("add"), NAMES),
     st.tuples(st.just("delete"), st.sampled_from(["T1", "T2"]), st.sampled_from([None, "C1", "C2"])),
@@ -260,10 +260,12 @@ def take(real: Real, model: Model, step: tuple[Any, ...], closed: set[int]) -> N
             real.now_ms += delay_ms
             real.server.scan()
             model.scan(real.now_ms)
-        case ("beat", cluster, addr):
+        case ("heartbeat", cluster, addr):
             real.ask(904, {"clusterName": cluster, "brokerName": "x", "brokerAddr": addr})
             model.brokers = [
-                replace(each, beat_ms=real.now_ms) if (each.cluster, each.addr) == (cluster, addr) else each
+                replace(each, heartbeat_ms=real.now_ms)
+                if (each.cluster, each.addr) == (cluster, addr)
+                else each
                 for each in model.brokers
             ]
         case ("wipe", name):

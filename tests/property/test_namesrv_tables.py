@@ -115,7 +115,7 @@ def check_aliases(
 
 
 KEYS = st.sampled_from([BrokerKey("C1", "b-a", each) for each in (1, 2, 3)])
-BEAT = st.tuples(st.just("beat"), KEYS, st.integers(0, 6), st.sampled_from(["r1", "r2"]))
+HEARTBEAT = st.tuples(st.just("heartbeat"), KEYS, st.integers(0, 6), st.sampled_from(["r1", "r2"]))
 CLOSE = st.tuples(st.just("close"), st.integers(0, 6))
 WAIT = st.tuples(st.just("wait"), st.integers(0, 700))
 FORGET = st.tuples(st.just("forget"), KEYS)
@@ -124,7 +124,7 @@ PROVE = st.tuples(st.just("prove"), st.integers(0, 3))
 
 
 @settings(max_examples=share(300), deadline=None)
-@given(st.lists(BEAT | CLOSE | WAIT | FORGET | ASK | PROVE, max_size=40))
+@given(st.lists(HEARTBEAT | CLOSE | WAIT | FORGET | ASK | PROVE, max_size=40))
 def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
     """ask, prove: a proof is begun for the present suspicion of a key, and arrives any time later. A key that
     has sent a heartbeat since is not affected."""
@@ -133,7 +133,7 @@ def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
     heard: set[tuple[BrokerKey, int]] = set()
     for step in steps:
         match step:
-            case ("beat", BrokerKey() as key, int(connection), str(run)):
+            case ("heartbeat", BrokerKey() as key, int(connection), str(run)):
                 table.record_heartbeat(
                     key, connection_id=connection, incarnation=run, timeout_ms=1_000, now_ms=now, info=None
                 )
@@ -163,12 +163,12 @@ def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
         table.check_invariants()
 
 
-TIMED_BEAT = st.tuples(st.just("beat"), KEYS, st.sampled_from([300, 500, 800]))
+TIMED_HEARTBEAT = st.tuples(st.just("heartbeat"), KEYS, st.sampled_from([300, 500, 800]))
 PAUSE = st.tuples(st.just("wait"), st.sampled_from([0, 1, 99, 100, 200, 300]))
 
 
 @settings(max_examples=share(300), deadline=None)
-@given(st.lists(TIMED_BEAT | PAUSE, max_size=30))
+@given(st.lists(TIMED_HEARTBEAT | PAUSE, max_size=30))
 def test_timeouts_of_a_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
     """Against a dict of the times at which the keys end: each key is told once, in the first scan after its
     end, and the table names the earliest end."""
@@ -176,7 +176,7 @@ def test_timeouts_of_a_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
     ends: dict[BrokerKey, int] = {}
     for step in steps:
         match step:
-            case ("beat", BrokerKey() as key, int(timeout)):
+            case ("heartbeat", BrokerKey() as key, int(timeout)):
                 is_new = table.record_heartbeat(
                     key, connection_id=0, incarnation="", timeout_ms=timeout, now_ms=now, info=None
                 )

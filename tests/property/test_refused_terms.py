@@ -58,7 +58,7 @@ class Group:
                 )
             )
         for each in IDS:
-            self.beats(each)
+            self.heartbeats(each)
             self.arrives(each)
         self.elects(1)
         for each in IDS:
@@ -87,7 +87,7 @@ class Group:
 
     # -- steps -------------------------------------------------------------------------------------------
 
-    def beats(self, broker_id: int) -> None:
+    def heartbeats(self, broker_id: int) -> None:
         one = self.replicas[broker_id]
         if one.is_up:
             confirmed = one.lost_end or one.messages
@@ -202,7 +202,7 @@ class Group:
         self.is_missed(broker_id)
 
     def comes(self, broker_id: int) -> None:
-        for step in (Group.starts, Group.hears_of_its_role, Group.beats):
+        for step in (Group.starts, Group.hears_of_its_role, Group.heartbeats):
             step(self, broker_id)
         while self.replicas[broker_id].sent:
             self.arrives(broker_id)
@@ -214,7 +214,7 @@ class Group:
 
 
 STEPS = (
-    Group.beats, Group.arrives, Group.is_missed, Group.dies, Group.loses_its_end, Group.loses_its_end,
+    Group.heartbeats, Group.arrives, Group.is_missed, Group.dies, Group.loses_its_end, Group.loses_its_end,
     Group.starts, Group.hears_of_its_role, Group.copies, Group.expands, Group.shrinks, Group.writes,
     Group.writes, Group.elects, Group.fails, Group.fails, Group.comes, Group.comes, Group.comes,
     Group.settles, Group.settles, Group.settles,
@@ -240,7 +240,7 @@ RESTARTED: list[tuple[Step, int]] = [
     (Group.is_missed, 3),
     (Group.elects, 2),  # by the heartbeat of its process before
     (Group.hears_of_its_role, 2),
-    (Group.beats, 2),
+    (Group.heartbeats, 2),
     (Group.arrives, 2),
 ]
 """Broker 2 restarts without its end before its death is noticed, and is elected alone."""
@@ -255,7 +255,7 @@ def test_who_begins_a_term_has_every_acknowledged_message(seed: int) -> None:
 def test_a_member_that_comes_back_is_elected() -> None:
     group = play(RESTARTED)
     assert group.group.sync_state_set == {2} and group.master() is None
-    for step in (Group.elects, Group.starts, Group.beats, Group.arrives, Group.elects):
+    for step in (Group.elects, Group.starts, Group.heartbeats, Group.arrives, Group.elects):
         step(group, 3)
     group.hears_of_its_role(3)
     assert group.master() is group.replicas[3]
@@ -277,6 +277,12 @@ def test_nobody_takes_the_place_of_a_master_that_has_begun() -> None:
     group = play(alone)
     for _ in range(3):
         for broker_id in (1, 2, 3):
-            for step in (Group.starts, Group.hears_of_its_role, Group.beats, Group.arrives, Group.elects):
+            for step in (
+                Group.starts,
+                Group.hears_of_its_role,
+                Group.heartbeats,
+                Group.arrives,
+                Group.elects,
+            ):
                 step(group, broker_id)
     assert group.master() is None and group.group.sync_state_set == {2}

@@ -3,7 +3,7 @@
 from random import Random
 
 from keelmq.health.silence import BUCKET_MS, BUCKETS, Silence
-from namesrv.plugins.controller.core.hang import MasterBeat, hung_from_ms
+from namesrv.plugins.controller.core.hang import MasterHeartbeat, hung_from_ms
 
 MIN_MS = 600
 
@@ -55,9 +55,9 @@ def test_a_master_hangs_only_if_everything_says_so() -> None:
     epoch = 7
     for _ in range(3_000):
         reports = [dice.choice((None, epoch, epoch - 1)) for _ in range(dice.randrange(5))]
-        beat = MasterBeat(dice.choice((epoch, epoch, epoch - 1)), dice.choice((None, 1_000)))
-        found = hung_from_ms(beat, reports, master_epoch=epoch)
+        heartbeat = MasterHeartbeat(dice.choice((epoch, epoch, epoch - 1)), dice.choice((None, 1_000)))
+        found = hung_from_ms(heartbeat, reports, master_epoch=epoch)
         silent = [each for each in reports if each == epoch]
         hangs = len(silent) >= 1 and len(silent) > len(reports) / 2
-        expected = hangs and beat.epoch == epoch and beat.silent_from_ms is not None
-        assert found == (1_000 if expected else None), (beat, reports)
+        expected = hangs and heartbeat.epoch == epoch and heartbeat.silent_from_ms is not None
+        assert found == (1_000 if expected else None), (heartbeat, reports)

@@ -97,7 +97,7 @@ class SimBroker:
         temp, meta = disk.temp, disk.meta
         self.registration = recover(temp and temp[0], meta and meta[0])
         world.at(1, self._register)
-        world.every(1_000, self._beat)
+        world.every(1_000, self._heartbeat)
         world.every(500, self._poll)
         world.every(50, self._tick)
 
@@ -188,7 +188,7 @@ class SimBroker:
         if self.registration.state is RegisterState.REGISTERED:
             assert self.registration.broker_id is not None
             self.role = Role(self.registration.broker_id)
-            self._beat()
+            self._heartbeat()
 
     def _registered(self, event: Event, broker_id: int | None = None) -> None:
         self.registration = step(self.registration, event, broker_id)
@@ -202,7 +202,7 @@ class SimBroker:
     def is_running(self) -> bool:
         return self.up and self.registration.state is RegisterState.REGISTERED
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         if not self.is_running:
             return
         info = LiveInfo(self.name, self.disk.epochs.last_epoch, len(self.disk.log), self.confirm)
@@ -212,7 +212,7 @@ class SimBroker:
 
             def deliver(member: SimController = member, connection: int = connection) -> None:
                 if member.up and self.up:
-                    member.beat(key, connection, info)
+                    member.heartbeat(key, connection, info)
 
             self.world.send(self.name, member.name, deliver)
 

@@ -95,7 +95,7 @@ class SimController:
                 presumed.add(key.broker_id)
         return LiveView(live, frozenset(presumed), doubtful=frozenset(doubtful))
 
-    def beat(self, key: BrokerKey, connection_id: int, info: LiveInfo) -> None:
+    def heartbeat(self, key: BrokerKey, connection_id: int, info: LiveInfo) -> None:
         self.table.record_heartbeat(
             key,
             connection_id=connection_id,

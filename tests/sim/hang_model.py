@@ -13,7 +13,7 @@ from random import Random
 from broker.controller_mode.controller_client import OFTEN_MS
 from broker.ha.core.master_watch import MasterWatch
 from keelmq.health.silence import Silence
-from namesrv.plugins.controller.core.hang import BEATS_MIN_MS, MasterBeat, hung_from_ms
+from namesrv.plugins.controller.core.hang import HEARTBEAT_SILENCE_MIN_MS, MasterHeartbeat, hung_from_ms
 from namesrv.plugins.controller.election.hung_masters import CONFIRM_MS
 
 LOSS, RESEND_MS = 0.01, 200.0
@@ -71,16 +71,16 @@ class Slave:
         self.watch = MasterWatch(START_MS, self.report)
         self.reported: int | None = None  # as the controller has it
         model.at(START_MS, self.tick)
-        model.at(START_MS, self.beat)
+        model.at(START_MS, self.heartbeat)
 
     def tick(self) -> None:
         now_ms = int(self.model.now_ms)
         self.watch.tick(now_ms, self.read_ms)
         self.model.at(self.machine.runs_at(self.model.now_ms + TICK_MS), self.tick)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         self.report()
-        self.model.at(self.machine.runs_at(self.model.now_ms + HEARTBEAT_MS), self.beat)
+        self.model.at(self.machine.runs_at(self.model.now_ms + HEARTBEAT_MS), self.heartbeat)
 
     def sent(self, by_ms: float) -> None:
         """The master has sent it something."""
@@ -113,11 +113,11 @@ class Model:
         self._count = 0
         self.master, self.controller = Machine(self.dice), Machine(self.dice)
         self.slaves = [Slave(self) for _ in range(slaves)]
-        self.beats = Silence(BEATS_MIN_MS, START_MS)
+        self.heartbeats = Silence(HEARTBEAT_SILENCE_MIN_MS, START_MS)
         self._checks = 0
         self.requests, self.answers = Stream(self.dice), Stream(self.dice)
         self.at(START_MS, self.send_links)
-        self.at(START_MS, self.send_beat)
+        self.at(START_MS, self.send_heartbeat)
 
     def at(self, at_ms: float, action: Callable[[], None]) -> None:
         if at_ms != float("inf"):
@@ -138,13 +138,13 @@ class Model:
             slave.sent(self.now_ms)
         self.at(self.master.runs_at(self.now_ms + TICK_MS), self.send_links)
 
-    def send_beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """The next one leaves when this one is answered, or its time is over."""
         sent_ms = self.now_ms
         gone_on = [False]
 
         def received() -> None:
-            self.beats.heard(int(self.now_ms))
+            self.heartbeats.heard(int(self.now_ms))
             self.check()
             self.at(self.master.runs_at(self.answers.arrives_at(self.now_ms)), go_on)
 
@@ -152,7 +152,7 @@ class Model:
             if not gone_on[0]:
                 gone_on[0] = True
                 due_ms = max(sent_ms + OFTEN_MS, self.now_ms)
-                self.at(self.master.runs_at(due_ms), self.send_beat)
+                self.at(self.master.runs_at(due_ms), self.send_heartbeat)
 
         self.at(self.controller.runs_at(self.requests.arrives_at(sent_ms)), received)
         self.at(self.master.runs_at(sent_ms + HEARTBEAT_MS), go_on)
@@ -162,18 +162,18 @@ class Model:
         self._checks += 1
         number = self._checks
         reports = [slave.reported if self.quorum else EPOCH for slave in self.slaves]
-        beat = MasterBeat(EPOCH, self.beats.heard_ms + self.beats.threshold_ms)
-        from_ms = hung_from_ms(beat, reports, master_epoch=EPOCH)
+        heartbeat = MasterHeartbeat(EPOCH, self.heartbeats.heard_ms + self.heartbeats.threshold_ms)
+        from_ms = hung_from_ms(heartbeat, reports, master_epoch=EPOCH)
         if from_ms is None:
             return
         if self.now_ms < from_ms:
             self.at(from_ms, lambda: self.check() if number == self._checks else None)
             return
-        heard_ms = self.beats.heard_ms
+        heard_ms = self.heartbeats.heard_ms
 
         def confirm() -> None:
-            if self.beats.heard_ms == heard_ms:
+            if self.heartbeats.heard_ms == heard_ms:
                 self.found.append(int(self.now_ms))
-                self.beats.begin(int(self.now_ms))
+                self.heartbeats.begin(int(self.now_ms))
 
         self.at(self.now_ms + CONFIRM_MS, confirm)

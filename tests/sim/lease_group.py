@@ -228,13 +228,13 @@ class LeasedBroker(SimBroker):
         world = cast(World, LocalWorld(group.world))
         super().__init__(name, world, group.controllers, group.checker, disk)
         self.all_ack = self.config.all_ack_in_sync_state_set
-        self.world.every(interval_ms, self._beat_as_configured)
+        self.world.every(interval_ms, self._heartbeat_as_configured)
         self.world.every(POLL_MS, self._poll_as_configured)
         self.world.every(TICK_MS, self._tick_links)
 
     # -- heartbeats ------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """SimBroker's own timer."""
 
     def _poll(self) -> None:
@@ -242,16 +242,16 @@ class LeasedBroker(SimBroker):
 
     def _registered_answered(self, group: BrokerSet | None, code: ResponseCode) -> None:
         super()._registered_answered(group, code)
-        self._beat_as_configured()
+        self._heartbeat_as_configured()
 
-    def _beat_as_configured(self) -> None:
+    def _heartbeat_as_configured(self) -> None:
         if not self.is_running:
             return
         info = LiveInfo(self.name, self.disk.epochs.last_epoch, len(self.disk.log), self.confirm)
         for member in self.controllers.members:
-            self._beat_one(member, info, self.world.now_ms)
+            self._heartbeat_one(member, info, self.world.now_ms)
 
-    def _beat_one(self, member: SimController, info: LiveInfo, sent_ms: int) -> None:
+    def _heartbeat_one(self, member: SimController, info: LiveInfo, sent_ms: int) -> None:
         connection = self._connections[member.name]
 
         def answered() -> None:

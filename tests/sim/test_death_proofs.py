@@ -29,7 +29,7 @@ from tests.support.slices import first
 
 SEEDS = 60
 END_S = 30.0
-BEAT_S = 0.2
+HEARTBEAT_S = 0.2
 DELAY_S = 0.02
 """Greatest, of one way. A proof takes two, so a broker may be back before it."""
 NAT = "192.0.2.1"
@@ -60,18 +60,18 @@ class Broker:
         if run.alive and not self.port_is_taken:
             run.listens = True
             self.connect(run)
-            self.beat(run)
+            self.heartbeat(run)
 
     def connect(self, run: Run) -> None:
         self.world.connections += 1
         run.connection = self.world.connections
 
-    def beat(self, run: Run) -> None:
+    def heartbeat(self, run: Run) -> None:
         if run.alive and not run.hangs:
             connection = run.connection
             self.world.deliver(connection, lambda: self.world.heard(run, connection))
         if run.alive:
-            self.world.later(BEAT_S, lambda: self.beat(run))
+            self.world.later(HEARTBEAT_S, lambda: self.heartbeat(run))
 
     def close(self, run: Run) -> None:
         connection = run.connection
@@ -87,9 +87,9 @@ class Broker:
             self.close(self.run)
             self.connect(self.run)
             run = self.run
-            self.world.later(self.world.dice.uniform(0, 0.08), lambda: self.beat_once(run))
+            self.world.later(self.world.dice.uniform(0, 0.08), lambda: self.heartbeat_once(run))
 
-    def beat_once(self, run: Run) -> None:
+    def heartbeat_once(self, run: Run) -> None:
         if run.alive and not run.hangs:
             connection = run.connection
             self.world.deliver(connection, lambda: self.world.heard(run, connection))

@@ -71,15 +71,15 @@ class LeasedBroker(SimBroker):
 
     lease: Lease | None = None
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         if not self.is_running:
             return
         info = LiveInfo(self.name, self.disk.epochs.last_epoch, len(self.disk.log), self.confirm)
         key, sent_ms = BrokerKey(CLUSTER, GROUP, self.broker_id), self.world.now_ms
         for member in self.controllers.members:
-            self._beat_one(member, key, info, sent_ms)
+            self._heartbeat_one(member, key, info, sent_ms)
 
-    def _beat_one(self, member: SimController, key: BrokerKey, info: LiveInfo, sent_ms: int) -> None:
+    def _heartbeat_one(self, member: SimController, key: BrokerKey, info: LiveInfo, sent_ms: int) -> None:
         connection = self._connections[member.name]
 
         def answered() -> None:
@@ -88,7 +88,7 @@ class LeasedBroker(SimBroker):
 
         def deliver() -> None:
             if member.up and self.up:
-                member.beat(key, connection, info)
+                member.heartbeat(key, connection, info)
                 self.world.send(member.name, self.name, answered)
 
         self.world.send(self.name, member.name, deliver)

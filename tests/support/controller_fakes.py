@@ -230,7 +230,7 @@ class Bench:
             return reply
         return Reply(reply)
 
-    async def beat(self, broker_id: int, /, **values: object) -> None:
+    async def heartbeat(self, broker_id: int, /, **values: object) -> None:
         """A heartbeat over the broker's connection, opened if it has none."""
         if broker_id not in self.peers:
             self._connections += 1
@@ -324,7 +324,7 @@ class Bench:
         for broker_id in broker_ids:
             await self.apply(broker_id)
             await self.register(broker_id)
-            await self.beat(broker_id)
+            await self.heartbeat(broker_id)
         await self.elect(broker_ids[0])
         if len(broker_ids) > 1:
             await self.alter(list(broker_ids), master=broker_ids[0], epoch=1, set_epoch=1)

@@ -75,24 +75,24 @@ class Membership:
         """Sends heartbeats every interval, and after changes, until cancelled."""
         failures = 0
         while True:
-            failures = 0 if await self.beat() else failures + 1
+            failures = 0 if await self.send_to_all() else failures + 1
             pause_ms = math.ceil(AGAIN.pause_ms(failures, random.random()))
             timeout_ms = min(pause_ms, self._interval_ms) if failures else self._interval_ms
             await wait_for_event(self._monitor.heartbeat_due, timeout_ms)
 
-    async def beat(self) -> bool:
+    async def send_to_all(self) -> bool:
         """Sends one heartbeat to every broker, concurrently. False: a broker did not accept it."""
         addresses = set(self._addresses())
-        answers = await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
+        answers = await asyncio.gather(*(self._send(address) for address in sorted(addresses)))
         self._monitor.registers_at(addresses)
         return all(answers)
 
     async def tell(self, addresses: Collection[str]) -> None:
         """Sends a heartbeat to those of the brokers that do not know this client yet."""
         unaware = set(addresses).difference(self._monitor.registered_at)
-        await asyncio.gather(*(self._beat(address) for address in sorted(unaware)))
+        await asyncio.gather(*(self._send(address) for address in sorted(unaware)))
 
-    async def _beat(self, address: str) -> bool:
+    async def _send(self, address: str) -> bool:
         async with self._gate:
             outcome = await self._client.call(
                 address, HEART_BEAT, Empty(), self._data(), timeout_ms=HEARTBEAT_TIMEOUT_MS

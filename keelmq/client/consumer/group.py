@@ -158,7 +158,7 @@ class GroupMember:
         await self._read_routes()
         await self._check_sql()
         self._started = True
-        await self._membership.beat()
+        await self._membership.send_to_all()
         balanced = await self._rebalance()
         await self._until_positioned()
         self._upkeep.start("heartbeats", self._membership.run)
@@ -294,7 +294,7 @@ class GroupMember:
                 await self._read_routes()
             if self._tell:
                 self._tell = False
-                await self._membership.beat()
+                await self._membership.send_to_all()
             balanced = await self._rebalance(fresh=not woken)
 
     async def _rebalance(self, *, fresh: bool = False) -> bool:

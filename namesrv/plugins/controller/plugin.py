@@ -323,7 +323,7 @@ class ControllerPlugin:
             self.requests,
             self.write_buffers,
             self.limits,
-            lambda: self.heartbeats.beats,
+            lambda: self.heartbeats.received,
             lambda: (self.death_proofs.proved, self.death_proofs.unproved),
             lambda: self.hung_masters.found,
             None if self.telemetry is None else self.telemetry.writer,

@@ -21,7 +21,7 @@ from tests.sim.control.truth import Truth, View
 
 CLUSTER = "C"
 CALL_TIMEOUT_S = 0.4
-BEAT_S, POLL_S = 1.0, 0.3
+HEARTBEAT_S, POLL_S = 1.0, 0.3
 HEARTBEAT_TIMEOUT_MS = 3_000
 SURE_S = 1.4
 """Who was heard within this time, less than half the time-out, works for sure."""
@@ -217,7 +217,7 @@ class Broker(Client):
     async def _live(self) -> None:
         while self.registration.state is not RegisterState.REGISTERED:
             await self._register()
-        self.run(self._beat(), "heartbeats")
+        self.run(self._heartbeat(), "heartbeats")
         self.run(self._poll(), "polls")
         self.run(self._work(), "work")
 
@@ -318,7 +318,7 @@ class Broker(Client):
 
     # ---- what it does ----
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             request = BrokerHeartbeatRequest(
                 cluster_name=CLUSTER,
@@ -333,7 +333,7 @@ class Broker(Client):
             )
             for name in sorted(self.air.nodes):
                 self.tell(name, BROKER_HEARTBEAT, request)
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
 
     async def _poll(self) -> None:
         while True:

@@ -561,11 +561,11 @@ def test_s8_nobody_is_elected_who_died_with_the_master(power: bool) -> None:
     conditions = Conditions(power=power, settings={"flushDiskType": "SYNC_FLUSH"})
     # Without power the next best may be elected in the 15 ms before it dies, too: one seed in twelve.
     kept(all_die_at_once(power=power), conditions, seeds=1 if power else 2, first=2)
-    # With all-ack the master beats more often than its slaves, so it rarely times out before them.
-    beats_alike = dataclasses.replace(
+    # With all-ack the master sends heartbeats more often than its slaves, so it rarely times out before them.
+    heartbeats_alike = dataclasses.replace(
         conditions, settings={**conditions.settings, "allAckInSyncStateSet": False}
     )
-    assert broken(all_die_at_once(power=power), the_dying_count_as_alive, beats_alike, seeds=24)
+    assert broken(all_die_at_once(power=power), the_dying_count_as_alive, heartbeats_alike, seeds=24)
 
 
 async def the_elected_one_dies_too(world: WholeGroup) -> None:

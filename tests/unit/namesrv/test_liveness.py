@@ -8,7 +8,7 @@ A = BrokerKey("C1", "broker-a", 1)
 B = BrokerKey("C1", "broker-a", 2)
 
 
-def beat(
+def heartbeat(
     table: HeartbeatTable, key: object = A, *, connection: int = 1, now: int = 0, run: str = "r1"
 ) -> bool:
     is_new = table.record_heartbeat(
@@ -18,17 +18,17 @@ def beat(
     return is_new
 
 
-def test_a_beat_says_whether_the_key_was_inactive() -> None:
+def test_a_heartbeat_says_whether_the_key_was_inactive() -> None:
     table = HeartbeatTable()
-    assert beat(table, now=0)
-    assert not beat(table, now=10)
+    assert heartbeat(table, now=0)
+    assert not heartbeat(table, now=10)
     assert table.scan_not_active(2_000) == [A]
-    assert beat(table, now=2_001)
+    assert heartbeat(table, now=2_001)
 
 
 def test_a_key_lives_through_its_whole_timeout_and_not_longer() -> None:
     table = HeartbeatTable()
-    beat(table, now=100)
+    heartbeat(table, now=100)
     assert table.is_active(A, 1_100) and table.scan_not_active(1_100) == []
     assert not table.is_active(A, 1_101), "is_active does not wait for a scan"
     assert table.scan_not_active(1_101) == [A]
@@ -39,7 +39,7 @@ def test_a_key_lives_through_its_whole_timeout_and_not_longer() -> None:
 
 def test_a_closed_connection_makes_suspect_and_after_the_grace_inactive() -> None:
     table = HeartbeatTable(grace_ms=50)
-    beat(table, now=0)
+    heartbeat(table, now=0)
     assert table.connection_closed(1, 10) == [A]
     assert table.next_deadline_ms() == 60
     assert table.is_active(A, 59) and table.scan_not_active(59) == []
@@ -52,10 +52,10 @@ def test_a_closed_connection_makes_suspect_and_after_the_grace_inactive() -> Non
 def test_who_may_be_dead_is_doubtful_until_it_is_known() -> None:
     table = HeartbeatTable(grace_ms=50)
     assert not table.is_doubtful(A, 0), "never heard"
-    beat(table, now=0)
+    heartbeat(table, now=0)
     assert not table.is_doubtful(A, 500)
     assert table.is_doubtful(A, 501), "silent for half of its 1,000 ms"
-    beat(table, now=600)
+    heartbeat(table, now=600)
     assert not table.is_doubtful(A, 601)
     table.connection_closed(1, 610)
     assert table.is_doubtful(A, 611), "its connection is gone"
@@ -65,7 +65,7 @@ def test_who_may_be_dead_is_doubtful_until_it_is_known() -> None:
 
 def test_a_proof_ends_the_grace_at_once() -> None:
     table = HeartbeatTable(grace_ms=50)
-    beat(table, now=0)
+    heartbeat(table, now=0)
     assert table.suspicion(A) is None and table.suspicion(B) is None, "nobody is suspect"
     table.connection_closed(1, 10)
     suspicion = table.suspicion(A)
@@ -78,13 +78,13 @@ def test_a_proof_ends_the_grace_at_once() -> None:
     assert not table.proved_dead(A, suspicion, 13), "it is inactive already"
     table.check_invariants()
     assert table.scan_not_active(60) == [], "told once"
-    beat(table, now=70, connection=2)
+    heartbeat(table, now=70, connection=2)
     assert table.last_seen(A) == LastSeen(70, None), "another process, or a heartbeat that was on its way"
 
 
 def test_a_proof_at_the_end_of_the_grace_tells_once() -> None:
     table = HeartbeatTable(grace_ms=50)
-    beat(table, now=0)
+    heartbeat(table, now=0)
     table.connection_closed(1, 10)
     assert table.proved_dead(A, table.suspicion(A) or 0, 60)
     assert table.scan_not_active(60) == [A] and table.scan_not_active(60) == []
@@ -95,11 +95,11 @@ def test_a_proof_at_the_end_of_the_grace_tells_once() -> None:
 def test_a_proof_of_an_earlier_close_evicts_nobody() -> None:
     """The broker restarted, or connected again, before the proof was there; perhaps it was lost again."""
     table = HeartbeatTable(grace_ms=50)
-    beat(table, connection=1)
+    heartbeat(table, connection=1)
     table.connection_closed(1, 10)
     old = table.suspicion(A)
     assert old is not None
-    beat(table, connection=2, now=11)
+    heartbeat(table, connection=2, now=11)
     assert not table.proved_dead(A, old, 12)
     assert table.is_active(A, 12) and table.scan_not_active(500) == []
     table.connection_closed(2, 510)
@@ -113,18 +113,18 @@ def test_a_proof_of_an_earlier_close_evicts_nobody() -> None:
 
 def test_close_and_exception_of_one_connection_come_in_pairs() -> None:
     table = HeartbeatTable()
-    beat(table)
+    heartbeat(table)
     assert table.connection_closed(1, 10) == [A]
     assert table.connection_closed(1, 11) == []
     assert table.next_deadline_ms() == 60
     assert table.connection_closed(99, 12) == []
 
 
-def test_a_beat_over_another_connection_within_the_grace_saves_the_key() -> None:
+def test_a_heartbeat_over_another_connection_within_the_grace_saves_the_key() -> None:
     table = HeartbeatTable()
-    beat(table, connection=1)
+    heartbeat(table, connection=1)
     table.connection_closed(1, 10)
-    assert not beat(table, connection=2, now=20), "it never was inactive"
+    assert not heartbeat(table, connection=2, now=20), "it never was inactive"
     assert table.next_deadline_ms() is None
     assert table.scan_not_active(500) == []
 
@@ -132,18 +132,18 @@ def test_a_beat_over_another_connection_within_the_grace_saves_the_key() -> None
 @pytest.mark.promise("S7")
 def test_a_late_close_of_an_older_connection_evicts_nobody() -> None:
     table = HeartbeatTable()
-    beat(table, connection=1, run="r1")
-    beat(table, connection=7, run="r2", now=10)  # restarted; the old socket is still open here
+    heartbeat(table, connection=1, run="r1")
+    heartbeat(table, connection=7, run="r2", now=10)  # restarted; the old socket is still open here
     assert table.connection_closed(1, 20) == []
     assert table.scan_not_active(900) == []
     assert table.connection_closed(7, 901) == [A], "the newer connection's own close counts"
 
 
-def test_a_late_beat_of_an_older_incarnation_is_ignored() -> None:
+def test_a_late_heartbeat_of_an_older_incarnation_is_ignored() -> None:
     table = HeartbeatTable()
-    beat(table, connection=1, run="r1")
-    beat(table, connection=7, run="r2", now=10)
-    assert not beat(table, connection=1, run="r1", now=999)
+    heartbeat(table, connection=1, run="r1")
+    heartbeat(table, connection=7, run="r2", now=10)
+    assert not heartbeat(table, connection=1, run="r1", now=999)
     assert table.info(A) == ("r2", 7)
     assert table.connection_closed(7, 1_000) == [A]
 
@@ -151,13 +151,13 @@ def test_a_late_beat_of_an_older_incarnation_is_ignored() -> None:
 def test_an_older_incarnation_that_came_back_for_a_moment_keeps_nobody_out() -> None:
     """A heartbeat of the old process, held up on its way or sent after a pause, over a newer connection."""
     table = HeartbeatTable(grace_ms=50)
-    beat(table, connection=5, run="new", now=0)
-    assert not beat(table, connection=9, run="old", now=10)
-    assert not beat(table, connection=5, run="new", now=20), "the other one is active"
+    heartbeat(table, connection=5, run="new", now=0)
+    assert not heartbeat(table, connection=9, run="old", now=10)
+    assert not heartbeat(table, connection=5, run="new", now=20), "the other one is active"
     assert table.info(A) == ("old", 9)
     assert table.connection_closed(9, 30) == [A]
     assert table.scan_not_active(80) == [A]
-    assert beat(table, connection=5, run="new", now=90)
+    assert heartbeat(table, connection=5, run="new", now=90)
     assert table.is_active(A, 90) and table.info(A) == ("new", 5)
     assert table.connection_closed(5, 100) == [A]
 
@@ -166,9 +166,9 @@ def test_an_older_incarnation_that_came_back_for_a_moment_keeps_nobody_out() -> 
 def test_two_live_connections_of_one_incarnation_must_both_close(first: int, last: int) -> None:
     """A broker that has a controller under two names in its configuration."""
     table = HeartbeatTable()
-    beat(table, connection=1)
-    beat(table, connection=2)
-    beat(table, connection=1)
+    heartbeat(table, connection=1)
+    heartbeat(table, connection=2)
+    heartbeat(table, connection=1)
     assert table.connection_closed(first, 10) == []
     assert table.connection_closed(last, 20) == [A]
 
@@ -177,13 +177,13 @@ def test_only_a_connection_that_was_replaced_is_outdated() -> None:
     """What arrives over it was sent before the broker connected again: an unregister, for example."""
     table = HeartbeatTable()
     assert not table.is_outdated(A, 1), "unknown"
-    beat(table, connection=5)
-    beat(table, connection=7, now=10)
+    heartbeat(table, connection=5)
+    heartbeat(table, connection=7, now=10)
     assert table.is_outdated(A, 5)
     assert not table.is_outdated(A, 7)
     assert not table.is_outdated(A, 9), "newer: its first heartbeat is on its way"
     assert not table.is_outdated(A, 0), "HTTP"
-    beat(table, connection=5, now=20)
+    heartbeat(table, connection=5, now=20)
     assert not table.is_outdated(A, 5), "both are in use"
 
 
@@ -191,8 +191,8 @@ def test_a_new_incarnation_over_the_newest_connection_has_only_that_one() -> Non
     """A broker whose address has changed. What remains of the older connection says nothing about it."""
     table = HeartbeatTable()
     for connection in (1, 2, 1):
-        beat(table, connection=connection, run="r1")
-    assert not beat(table, connection=2, run="r2", now=10)
+        heartbeat(table, connection=connection, run="r1")
+    assert not heartbeat(table, connection=2, run="r2", now=10)
     assert table.info(A) == ("r2", 2)
     assert table.connection_closed(2, 20) == [A]
 
@@ -200,8 +200,8 @@ def test_a_new_incarnation_over_the_newest_connection_has_only_that_one() -> Non
 def test_a_new_incarnation_without_a_connection_is_bound_to_none() -> None:
     """Its heartbeats come over HTTP."""
     table = HeartbeatTable()
-    beat(table, connection=7, run="r1")
-    assert not beat(table, connection=0, run="r2", now=10)
+    heartbeat(table, connection=7, run="r1")
+    assert not heartbeat(table, connection=0, run="r2", now=10)
     assert table.info(A) == ("r2", 0)
     assert table.connection_closed(7, 20) == []
     assert table.is_active(A, 1_010) and not table.is_active(A, 1_011)
@@ -210,8 +210,8 @@ def test_a_new_incarnation_without_a_connection_is_bound_to_none() -> None:
 def test_a_connection_whose_host_was_lost_does_not_hide_the_end_of_a_newer_one() -> None:
     """It never closes. The broker runs again at the same address, and dies again."""
     table = HeartbeatTable()
-    beat(table, connection=1)
-    beat(table, connection=2, now=300)
+    heartbeat(table, connection=1)
+    heartbeat(table, connection=2, now=300)
     assert table.connection_closed(2, 400) == [A]
     assert table.scan_not_active(450) == [A]
     assert table.connection_closed(1, 500) == []
@@ -220,24 +220,24 @@ def test_a_connection_whose_host_was_lost_does_not_hide_the_end_of_a_newer_one()
 
 def test_one_connection_of_a_container_carries_many_brokers() -> None:
     table = HeartbeatTable()
-    beat(table, A, connection=5)
-    beat(table, B, connection=5)
+    heartbeat(table, A, connection=5)
+    heartbeat(table, B, connection=5)
     assert table.connection_closed(5, 10) == [A, B]
     assert table.scan_not_active(60) == [A, B]
 
 
 def test_a_broker_that_leaves_a_shared_connection_leaves_the_others_bound() -> None:
     table = HeartbeatTable()
-    beat(table, A, connection=5)
-    beat(table, B, connection=5)
-    beat(table, A, connection=6)
+    heartbeat(table, A, connection=5)
+    heartbeat(table, B, connection=5)
+    heartbeat(table, A, connection=6)
     assert table.connection_closed(5, 10) == [B]
     assert table.connection_closed(6, 20) == [A]
 
 
 def test_who_lost_its_connection_did_not_hang_however_late_the_scan_is() -> None:
     table = HeartbeatTable(grace_ms=50)
-    beat(table, now=0)
+    heartbeat(table, now=0)
     table.connection_closed(1, 900)
     assert table.scan_not_active(1_500) == [A], "told once, although its timeout is over as well"
     assert table.last_seen(A) == LastSeen(0, 1_500)
@@ -247,9 +247,9 @@ def test_who_lost_its_connection_did_not_hang_however_late_the_scan_is() -> None
 def test_a_scan_tells_whose_timeout_is_over_and_finds_the_next_one() -> None:
     table = HeartbeatTable()
     other = BrokerKey("C1", "broker-a", 3)
-    beat(table, A, connection=0, now=0)
-    beat(table, B, connection=0, now=500)
-    beat(table, other, connection=0, now=900)
+    heartbeat(table, A, connection=0, now=0)
+    heartbeat(table, B, connection=0, now=500)
+    heartbeat(table, other, connection=0, now=900)
     assert table.scan_not_active(1_500) == [A], "the whole timeout of B is over in the next ms"
     assert table.next_timeout_ms() == 1_501
     assert table.scan_not_active(1_501) == [B] and table.scan_not_active(1_901) == [other]
@@ -257,7 +257,7 @@ def test_a_scan_tells_whose_timeout_is_over_and_finds_the_next_one() -> None:
 
 def test_a_timeout_within_the_grace_is_told_once() -> None:
     table = HeartbeatTable(grace_ms=500)
-    beat(table, now=0)
+    heartbeat(table, now=0)
     table.connection_closed(1, 900)
     assert table.scan_not_active(1_001) == [A]
     table.check_invariants()
@@ -270,7 +270,7 @@ def test_the_grace_is_per_key_and_a_route_has_none() -> None:
     table.record_heartbeat(
         route, connection_id=3, incarnation="", timeout_ms=120_000, now_ms=0, info=None, grace_ms=0
     )
-    beat(table, A, connection=3)
+    heartbeat(table, A, connection=3)
     table.connection_closed(3, 10)
     assert table.next_deadline_ms() == 10
     assert table.scan_not_active(10) == [route]
@@ -279,7 +279,7 @@ def test_the_grace_is_per_key_and_a_route_has_none() -> None:
 
 def test_connection_zero_binds_nothing() -> None:
     table = HeartbeatTable()
-    beat(table, connection=0)
+    heartbeat(table, connection=0)
     assert table.connection_closed(0, 10) == []
     assert table.is_active(A, 1_000)
 
@@ -287,22 +287,22 @@ def test_connection_zero_binds_nothing() -> None:
 def test_touch_refreshes_only_active_keys() -> None:
     table = HeartbeatTable()
     assert not table.touch(A, 0)
-    beat(table, now=0)
+    heartbeat(table, now=0)
     assert table.touch(A, 900)
     assert table.scan_not_active(1_800) == []
     assert table.scan_not_active(1_901) == [A]
-    assert not table.touch(A, 1_902), "inactive: only a beat brings it back"
+    assert not table.touch(A, 1_902), "inactive: only a heartbeat brings it back"
 
 
 def test_forget_leaves_nothing_behind() -> None:
     table = HeartbeatTable()
-    beat(table)
+    heartbeat(table)
     table.connection_closed(1, 10)
     table.forget(A)
     table.forget(A)
     assert list(table.keys()) == [] and table.info(A) is None and table.next_deadline_ms() is None
     table.check_invariants()
-    beat(table, connection=4)
+    heartbeat(table, connection=4)
     table.forget(A)
     assert table.connection_closed(4, 20) == []
 
@@ -310,14 +310,14 @@ def test_forget_leaves_nothing_behind() -> None:
 def test_when_a_key_was_last_seen_and_found_missing() -> None:
     table = HeartbeatTable()
     assert table.last_seen(A) is None
-    beat(table, now=100)
+    heartbeat(table, now=100)
     assert table.last_seen(A) == LastSeen(100, None)
     assert not table.is_active(A, 1_200)
     assert table.last_seen(A) == LastSeen(100, None), "nobody has looked yet"
     table.scan_not_active(1_300)
     table.scan_not_active(1_400)
     assert table.last_seen(A) == LastSeen(100, 1_300, hung=True)
-    beat(table, now=2_000)
+    heartbeat(table, now=2_000)
     assert table.last_seen(A) == LastSeen(2_000, None)
     table.connection_closed(1, 2_100)
     table.scan_not_active(2_200)
@@ -328,20 +328,20 @@ def test_who_hangs_is_looked_for_when_it_can_be_found_first() -> None:
     """Not at the next second: a hung master costs its group the timeout, and no more."""
     table = HeartbeatTable()
     assert table.next_timeout_ms() is None
-    beat(table, A, connection=1, now=1_000)
-    beat(table, B, connection=2, now=1_500)
+    heartbeat(table, A, connection=1, now=1_000)
+    heartbeat(table, B, connection=2, now=1_500)
     assert table.next_timeout_ms() == 2_001
-    beat(table, A, connection=1, now=1_900)
+    heartbeat(table, A, connection=1, now=1_900)
     assert table.scan_not_active(2_001) == []
     assert table.next_timeout_ms() == 2_501
     assert table.scan_not_active(2_501) == [B]
     assert table.next_timeout_ms() == 2_901
 
 
-def test_a_key_that_was_found_hung_is_inactive_at_the_deadline_unless_it_beats() -> None:
+def test_a_key_that_was_found_hung_is_inactive_at_the_deadline_without_a_heartbeat() -> None:
     table = HeartbeatTable(grace_ms=50)
     assert not table.found_hung(A, 10), "unknown"
-    beat(table, now=0)
+    heartbeat(table, now=0)
     assert table.found_hung(A, 210) and not table.found_hung(A, 210)
     table.check_invariants()
     assert table.is_active(A, 209) and table.is_doubtful(A, 209)
@@ -350,11 +350,11 @@ def test_a_key_that_was_found_hung_is_inactive_at_the_deadline_unless_it_beats()
     assert table.scan_not_active(210) == [A]
     assert table.last_seen(A) == LastSeen(0, 210, hung=True, proved=False, found_early=True)
     assert not table.found_hung(A, 300), "inactive"
-    assert beat(table, now=300, connection=1)
+    assert heartbeat(table, now=300, connection=1)
     assert table.last_seen(A) == LastSeen(300, None)
 
     assert table.found_hung(A, 400)
-    assert not beat(table, now=390, connection=1), "it was active all the time"
+    assert not heartbeat(table, now=390, connection=1), "it was active all the time"
     assert table.scan_not_active(400) == []
     assert table.connection_closed(1, 410) == [A], "it is bound again"
     assert not table.found_hung(A, 420), "suspect: the grace decides"

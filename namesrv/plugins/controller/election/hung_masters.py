@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from namesrv.plugins import Liveness
-from namesrv.plugins.controller.core.hang import MasterBeat, hung_from_ms
+from namesrv.plugins.controller.core.hang import MasterHeartbeat, hung_from_ms
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.proposer import Proposer
@@ -37,7 +37,7 @@ class HungMasters:
     ) -> None:
         self._liveness, self._liveness_view = liveness, liveness_view
         self._proposer, self._config, self._clock, self._on_found = proposer, config, clock, on_found
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # by group: its master's beats are not missing yet
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by group
         self.found = 0  # masters found hung since the start
 
     @property
@@ -72,15 +72,15 @@ class HungMasters:
         if master is None:
             return None
         heartbeat = self._liveness_view.last_heartbeat(broker_set.key(master))
-        if heartbeat is None or heartbeat.all_ack_beats is None:
+        if heartbeat is None or heartbeat.all_ack_heartbeats is None:
             return None
-        beats = heartbeat.all_ack_beats
+        heartbeats = heartbeat.all_ack_heartbeats
         others = [
             self._liveness_view.last_heartbeat(broker_set.key(each))
             for each in sorted(broker_set.sync_state_set - {master})
         ]
         return hung_from_ms(
-            MasterBeat(heartbeat.live.epoch, beats.heard_ms + beats.threshold_ms),
+            MasterHeartbeat(heartbeat.live.epoch, heartbeats.heard_ms + heartbeats.threshold_ms),
             [each.silent_master_epoch for each in others if each is not None],
             master_epoch=broker_set.master_epoch,
         )

@@ -29,16 +29,16 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Stored with each heartbeat: its content and the connection that it arrived on.
 
     hands_over: a master drains on request before another broker is elected. min_in_sync_replicas: with fewer
-    members in the SyncStateSet it refuses messages; None: an older broker. all_ack_beats: of a master with
-    allAckInSyncStateSet that was asked to beat often: the gaps between its beats. silent_master_epoch: of a
-    slave whose link to its master is silent: the masterEpoch of that master.
+    members in the SyncStateSet it refuses messages; None: an older broker. all_ack_heartbeats: of a master
+    with allAckInSyncStateSet that was asked for heartbeats often: the gaps between its heartbeats.
+    silent_master_epoch: of a slave whose link to its master is silent: the masterEpoch of that master.
     """
 
     live: LiveInfo
     peer: Peer
     hands_over: bool = False
     min_in_sync_replicas: int | None = None
-    all_ack_beats: Silence | None = None
+    all_ack_heartbeats: Silence | None = None
     silent_master_epoch: int | None = None
 
     @property

@@ -263,15 +263,15 @@ def _add_raft(upstream: Scrape, ours: Scrape, controller: ControllerSources, sta
 
 def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> None:
     """Heartbeats have their own counter: RequestCounts would cost too much on that path."""
-    beats = sources.heartbeat_count()
-    ours.add("rocketmq_controller_heartbeats_total", beats)
+    heartbeats = sources.heartbeat_count()
+    ours.add("rocketmq_controller_heartbeats_total", heartbeats)
     for result, count in zip(("proved", "unproved"), sources.probe_counts(), strict=True):
         ours.add("rocketmq_controller_connection_probes_total", count, result)
     ours.add("rocketmq_controller_hung_masters_total", sources.hung_count())
     add_unsent(ours, "rocketmq_controller", sources.write_buffers)
     add_limits(ours, "rocketmq_controller", sources.limits)
     add_loop(ours, "rocketmq_controller", loop_watch.running())
-    totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): beats}
+    totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): heartbeats}
     for (code, answer), count in sorted(sources.requests.answers.items()):
         ours.add("rocketmq_controller_requests_total", count, RequestCode(code).name, answer)
         status = REQUEST_STATUS.get(answer, "success")

@@ -20,7 +20,7 @@ from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.elect import LiveInfo
-from namesrv.plugins.controller.core.hang import BEATS_MIN_MS
+from namesrv.plugins.controller.core.hang import HEARTBEAT_SILENCE_MIN_MS
 from namesrv.plugins.controller.core.rules import TEXT_BYTES_MAX, check_registered_address
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.election.hung_masters import HungMasters
@@ -31,7 +31,7 @@ KEYS_MAX = 300_000
 """Maximum for the whole table, including a name server's registrations. More are an attack or an error, and
 only registered brokers are still heard."""
 
-BEAT_OFTEN = BrokerHeartbeatResponse(finds_hung_masters=True)
+SEND_OFTEN = BrokerHeartbeatResponse(finds_hung_masters=True)
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_BYTES_MAX)]
 """Kept until the broker is inactive, for up to KEYS_MAX brokers."""
@@ -95,13 +95,15 @@ class HeartbeatHandler:
         )
         self._group_of, self._hung_masters = group_of, hung_masters
         self._clock_offsets = clock_offsets
-        self.beats = 0  # taken since the start
+        self.received = 0  # heartbeats since the start
 
     def bind(self, table: OperationTable) -> None:
         """Binds BROKER_HEARTBEAT (904) as a fast path."""
-        table.bind_fast_path(RequestCode.BROKER_HEARTBEAT, FastPath(HeartbeatCommand, _lenient, self.beat))
+        table.bind_fast_path(
+            RequestCode.BROKER_HEARTBEAT, FastPath(HeartbeatCommand, _lenient, self.heartbeat)
+        )
 
-    def beat(self, command: HeartbeatCommand, body: bytes, peer: Peer) -> bytes | None:
+    def heartbeat(self, command: HeartbeatCommand, body: bytes, peer: Peer) -> bytes | None:
         """Records the heartbeat and binds it to its connection, even if this controller is not active.
 
         Returns the response frame; None: oneway, or the connection is closed. Raises CommandError.
@@ -112,7 +114,7 @@ class HeartbeatHandler:
             raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
         if peer.is_closing():
             return None  # the connection is closed: nothing would ever remove this heartbeat
-        self.beats += 1
+        self.received += 1
         config, timeout_ms, now_ms = self._config.current, ext.heartbeat_timeout_mills or 0, self._clock()
         key = BrokerKey(ext.cluster_name, ext.broker_name, broker_id)
         live = LiveInfo(
@@ -131,7 +133,7 @@ class HeartbeatHandler:
         if was_sure:
             self._check_owner(key, live)
         is_changed = _refuses(self._liveness.info(key)) != _refuses(live)
-        beats = self._all_ack_beats(key, now_ms) if ext.all_ack_in_sync_state_set else None
+        heartbeats = self._all_ack_heartbeats(key, now_ms) if ext.all_ack_in_sync_state_set else None
         is_new = self._liveness.record_heartbeat(
             key,
             connection_id=peer.connection_id,
@@ -143,7 +145,7 @@ class HeartbeatHandler:
                 peer,
                 ext.hands_over,
                 ext.min_in_sync_replicas,
-                beats,
+                heartbeats,
                 ext.silent_master_epoch,
             ),
             grace_ms=config.controller_connection_loss_grace_ms,
@@ -159,7 +161,7 @@ class HeartbeatHandler:
             self._hung_masters.check(ext.broker_name)
         if command.flag & FLAG_ONEWAY:
             return None
-        header = None if beats is None else BEAT_OFTEN
+        header = None if heartbeats is None else SEND_OFTEN
         return response_frame(command.opaque, ResponseCode.SUCCESS, "Heart beat success", header)
 
     def _check_owner(self, key: BrokerKey, live: LiveInfo) -> None:
@@ -177,17 +179,17 @@ class HeartbeatHandler:
         if refused := check_registered_address(group, key.broker_id, live.broker_address):
             raise CommandError(refused.code, refused.remark)
 
-    def _all_ack_beats(self, key: BrokerKey, now_ms: int) -> Silence | None:
-        """Returns the gaps of this master's beats, with the one before this beat; None: it does not matter if
-        one is missing. They begin with the beat whose answer asks for more of them."""
+    def _all_ack_heartbeats(self, key: BrokerKey, now_ms: int) -> Silence | None:
+        """Returns the gaps of this master's heartbeats, with the one before this heartbeat; None: it does not
+        matter if one is missing. They begin with the heartbeat whose answer asks for more of them."""
         if not self._hung_masters.finds_any:
             return None
         before = self._liveness.info(key)
-        beats = before.all_ack_beats if isinstance(before, Heartbeat) else None
-        if beats is None:
-            return Silence(BEATS_MIN_MS, now_ms)
-        beats.heard(now_ms)
-        return beats
+        heartbeats = before.all_ack_heartbeats if isinstance(before, Heartbeat) else None
+        if heartbeats is None:
+            return Silence(HEARTBEAT_SILENCE_MIN_MS, now_ms)
+        heartbeats.heard(now_ms)
+        return heartbeats
 
 
 def _refuses(known: object) -> int | None:

@@ -48,12 +48,12 @@ async def test_what_groups_get_and_lack(tmp_path: Path, client: RemotingClient) 
         commit = UpdateConsumerOffsetRequest(consumer_group="g1", topic="T", queue_id=0, commit_offset=2)
         assert isinstance(await client.call(broker.address, UPDATE_CONSUMER_OFFSET, commit), Ok)
         consumer = clients.ConsumerData(group_name="g1", consume_type="CONSUME_ACTIVELY")
-        beat = clients.HeartbeatData(
+        heartbeat = clients.HeartbeatData(
             client_id="c",
             consumer_data_set=[consumer],
             producer_data_set=[clients.ProducerData(group_name="p")],
         )
-        assert isinstance(await client.call(broker.address, clients.HEART_BEAT, Empty(), beat), Ok)
+        assert isinstance(await client.call(broker.address, clients.HEART_BEAT, Empty(), heartbeat), Ok)
         found = await samples(broker)
         assert found["rocketmq_messages_out_total", "T", "g1", "false"] == 2
         assert found["rocketmq_throughput_in_total", "T", "normal", "false"] == broker.store.put_bytes

@@ -200,18 +200,18 @@ async def test_the_flag_of_a_unit_goes_with_the_unit(desk: Desk) -> None:
     """broker-ops pitfall 13: a retry topic's flag could be set and never be cleared."""
     topics = desk.metadata.topics
 
-    async def beat(**more: object) -> int:
+    async def heartbeat(**more: object) -> int:
         await desk.ask(34, {"clientID": "c", "consumerDataSet": [{"groupName": "CG", **more}]})
         return topics.topics["%RETRY%CG"].config.topic_sys_flag
 
-    assert await beat(unitMode=True) == 2
+    assert await heartbeat(unitMode=True) == 2
     version = topics.table.version
-    assert await beat(unitMode=True) == 2 and topics.table.version == version
-    assert await beat() == 0 and topics.table.version > version
-    assert await beat(unitMode=True) == 2  # set later, too, not only when the topic is made
+    assert await heartbeat(unitMode=True) == 2 and topics.table.version == version
+    assert await heartbeat() == 0 and topics.table.version > version
+    assert await heartbeat(unitMode=True) == 2  # set later, too, not only when the topic is made
     topic = topics.topics["%RETRY%CG"].config
     topics.update(topic.model_copy(update={"topic_sys_flag": 3}))
-    assert await beat(unitMode=False) == 1  # whose unit the topic is of is another flag
+    assert await heartbeat(unitMode=False) == 1  # whose unit the topic is of is another flag
 
 
 async def test_a_replica_registers_and_creates_nothing(desk: Desk) -> None:

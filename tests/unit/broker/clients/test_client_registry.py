@@ -24,7 +24,7 @@ def consumer(
     return Consumer(group, "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", subscriptions)
 
 
-def beat(registry: ClientRegistry, who: Client, *what: Consumer, now_ms: int = 0) -> list[str]:
+def heartbeat(registry: ClientRegistry, who: Client, *what: Consumer, now_ms: int = 0) -> list[str]:
     changed = registry.heartbeat(who, what, [], now_ms=now_ms)
     registry.check_invariants()
     return changed
@@ -33,9 +33,9 @@ def beat(registry: ClientRegistry, who: Client, *what: Consumer, now_ms: int = 0
 def test_members_and_what_changes_them() -> None:
     registry = ClientRegistry()
     wants = consumer(subscriptions=subscribed(1, "T"))
-    assert beat(registry, client(1), wants) == ["g"]
-    assert beat(registry, client(1), wants) == []  # nothing new
-    assert beat(registry, client(2, "c2"), wants) == ["g"]
+    assert heartbeat(registry, client(1), wants) == ["g"]
+    assert heartbeat(registry, client(1), wants) == []  # nothing new
+    assert heartbeat(registry, client(2, "c2"), wants) == ["g"]
     assert registry.consumers["g"].client_ids == ["c1", "c2"]
     assert registry.closed(2) == ["g"]  # who is left hears of it
     assert registry.closed(1) == []  # nobody is left
@@ -47,10 +47,10 @@ def test_members_and_what_changes_them() -> None:
 def test_a_change_of_topics_alone_is_news() -> None:
     """clients pitfall 22: members share out the queues again when only the group's topics change."""
     registry = ClientRegistry()
-    beat(registry, client(1), consumer(subscriptions=subscribed(1, "T")))
-    assert beat(registry, client(1), consumer(subscriptions=subscribed(2, "T", "U"))) == ["g"]
-    assert beat(registry, client(1), consumer(subscriptions=subscribed(3, "U"))) == ["g"]
-    assert beat(registry, client(1), consumer(subscriptions=subscribed(4, "U"))) == []
+    heartbeat(registry, client(1), consumer(subscriptions=subscribed(1, "T")))
+    assert heartbeat(registry, client(1), consumer(subscriptions=subscribed(2, "T", "U"))) == ["g"]
+    assert heartbeat(registry, client(1), consumer(subscriptions=subscribed(3, "U"))) == ["g"]
+    assert heartbeat(registry, client(1), consumer(subscriptions=subscribed(4, "U"))) == []
     assert set(registry.consumers["g"].subscriptions) == {"U"}
     assert registry.consumers["g"].subscriptions["U"].version == 4
 
@@ -63,20 +63,20 @@ def test_members_that_subscribe_differently() -> None:
     """Queues of T are shared out to the member without it as well: nobody consumes those."""
     registry = ClientRegistry()
     agreement = registry.agreement
-    beat(registry, client(1), consumer(subscriptions=(sub("T", "a || b"), sub("%RETRY%g"))))
-    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T", "b||a"),)))
+    heartbeat(registry, client(1), consumer(subscriptions=(sub("T", "a || b"), sub("%RETRY%g"))))
+    heartbeat(registry, client(2, "c2"), consumer(subscriptions=(sub("T", "b||a"),)))
     assert not agreement.differing, "the order of tags, and the retry topic, do not count"
-    beat(registry, client(3, "c3"), consumer(subscriptions=None))
+    heartbeat(registry, client(3, "c3"), consumer(subscriptions=None))
     assert not agreement.differing, "a heartbeat without subscriptions tells nothing"
     for other in (
         (sub("T", "a"),), (sub("T", "a || b"), sub("U")), (sub("U", "a || b"),), (),
         (sub("T", "a || b", "SQL92"),),
     ):  # fmt: skip
-        beat(registry, client(2, "c2"), consumer(subscriptions=other))
+        heartbeat(registry, client(2, "c2"), consumer(subscriptions=other))
         assert agreement.differing == {"g"} and agreement.dropped("g") == []
-    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T", "a || b"),)))
+    heartbeat(registry, client(2, "c2"), consumer(subscriptions=(sub("T", "a || b"),)))
     assert not agreement.differing, "it has been mended"
-    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T"),)))
+    heartbeat(registry, client(2, "c2"), consumer(subscriptions=(sub("T"),)))
     registry.closed(1)
     assert not agreement.differing, "the one that differed has left"
     registry.closed(2)
@@ -88,18 +88,18 @@ def test_a_topic_that_every_member_has_unsubscribed_from() -> None:
     registry = ClientRegistry()
     agreement = registry.agreement
     for number in (1, 2):
-        beat(registry, client(number, f"c{number}"), consumer(subscriptions=(sub("T"), sub("U"))))
-    beat(registry, client(1), consumer(subscriptions=(sub("U"),)))
+        heartbeat(registry, client(number, f"c{number}"), consumer(subscriptions=(sub("T"), sub("U"))))
+    heartbeat(registry, client(1), consumer(subscriptions=(sub("U"),)))
     assert agreement.dropped("g") == [] and agreement.differing == {"g"}
-    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("U"),)))
+    heartbeat(registry, client(2, "c2"), consumer(subscriptions=(sub("U"),)))
     assert agreement.dropped("g") == ["T"] and agreement.dropping == {"g"} and not agreement.differing
-    beat(registry, client(1), consumer(subscriptions=(sub("T"), sub("U"))))
-    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T"), sub("U"))))
+    heartbeat(registry, client(1), consumer(subscriptions=(sub("T"), sub("U"))))
+    heartbeat(registry, client(2, "c2"), consumer(subscriptions=(sub("T"), sub("U"))))
     assert not agreement.dropping
     many = tuple(sub(f"t{number}") for number in range(200))
-    beat(registry, client(1), consumer(subscriptions=many))
+    heartbeat(registry, client(1), consumer(subscriptions=many))
     registry.closed(2)
-    beat(registry, client(1), consumer(subscriptions=()))
+    heartbeat(registry, client(1), consumer(subscriptions=()))
     assert len(agreement.dropped("g")) == 64
     registry.closed(1)
     assert not agreement.dropping and not agreement.groups
@@ -107,8 +107,8 @@ def test_a_topic_that_every_member_has_unsubscribed_from() -> None:
 
 def test_an_older_subscription_replaces_none() -> None:
     registry = ClientRegistry()
-    beat(registry, client(1), consumer(subscriptions=subscribed(5, "T")))
-    beat(registry, client(2), consumer(subscriptions=subscribed(4, "T")))
+    heartbeat(registry, client(1), consumer(subscriptions=subscribed(5, "T")))
+    heartbeat(registry, client(2), consumer(subscriptions=subscribed(4, "T")))
     assert registry.consumers["g"].subscriptions["T"].version == 5
 
 
@@ -116,8 +116,8 @@ def test_many_silent_connections_are_removed_in_several_steps(monkeypatch: pytes
     monkeypatch.setattr("broker.clients.core.registry.EXPIRED_AT_ONCE", 2)
     registry = ClientRegistry()
     for number in range(5):
-        beat(registry, client(number, f"c{number}"), consumer(), now_ms=0)
-    beat(registry, client(9, "c9"), consumer(), now_ms=100_000)
+        heartbeat(registry, client(number, f"c{number}"), consumer(), now_ms=0)
+    heartbeat(registry, client(9, "c9"), consumer(), now_ms=100_000)
     for left in (4, 2):
         assert registry.expire(now_ms=120_000, timeout_ms=120_000) == (["g"], True)
         assert len(registry.consumers["g"].members) == left
@@ -129,16 +129,16 @@ def test_many_silent_connections_are_removed_in_several_steps(monkeypatch: pytes
 def test_a_short_heartbeat_drops_no_subscription() -> None:
     """clients pitfall 17: a heartbeat without subscriptions says nothing about them."""
     registry = ClientRegistry()
-    beat(registry, client(1), consumer(subscriptions=subscribed(1, "T")))
-    assert beat(registry, client(1), consumer(subscriptions=None)) == []
+    heartbeat(registry, client(1), consumer(subscriptions=subscribed(1, "T")))
+    assert heartbeat(registry, client(1), consumer(subscriptions=None)) == []
     assert set(registry.consumers["g"].subscriptions) == {"T"}
 
 
 def test_the_end_of_an_old_connection_leaves_the_new_one() -> None:
     """broker-ops pitfall 7: the same client on a new connection is another member."""
     registry = ClientRegistry()
-    beat(registry, client(1), consumer(), now_ms=0)
-    beat(registry, client(2), consumer(), now_ms=100_000)
+    heartbeat(registry, client(1), consumer(), now_ms=0)
+    heartbeat(registry, client(2), consumer(), now_ms=100_000)
     assert registry.consumers["g"].client_ids == ["c1"]  # named once
     assert registry.expire(now_ms=120_000, timeout_ms=120_000) == (["g"], False)
     assert list(registry.consumers["g"].members) == [2]
@@ -159,15 +159,15 @@ def test_a_farewell_is_of_one_group_and_one_client() -> None:
 
 def test_broadcasting_consumers_share_nothing_out() -> None:
     registry = ClientRegistry()
-    assert beat(registry, client(1), consumer(model="BROADCASTING")) == []
-    beat(registry, client(2), consumer(model="BROADCASTING"))
+    assert heartbeat(registry, client(1), consumer(model="BROADCASTING")) == []
+    heartbeat(registry, client(2), consumer(model="BROADCASTING"))
     assert registry.closed(1) == []
 
 
 def test_groups_of_a_topic_are_groups() -> None:
     """broker-ops pitfall 24: not the topic's own name."""
     registry = ClientRegistry()
-    beat(registry, client(1), consumer("g", subscribed(1, "T")), consumer("h", subscribed(1, "T", "U")))
+    heartbeat(registry, client(1), consumer("g", subscribed(1, "T")), consumer("h", subscribed(1, "T", "U")))
     assert registry.groups_of("T") == ["g", "h"]
     assert registry.groups_of("U") == ["h"]
 
@@ -183,13 +183,13 @@ def test_it_is_bounded() -> None:
 def test_above_the_limit_the_longest_subscriptions_are_forgotten() -> None:
     """A group of one heartbeat could take hundreds of megabytes, and there are thousands of groups."""
     registry = ClientRegistry(subscription_chars_max=40)
-    beat(registry, client(1), consumer("small", subscribed(1, "T")))
+    heartbeat(registry, client(1), consumer("small", subscribed(1, "T")))
     for group in ("g", "h", "i"):
-        beat(registry, client(1), consumer(group, subscribed(1, "T" * 10)))  # with "*" and "TAG"
+        heartbeat(registry, client(1), consumer(group, subscribed(1, "T" * 10)))  # with "*" and "TAG"
     assert registry.forgotten == 2
     assert len(registry.consumers["small"].subscriptions) == 1
     assert sum(len(each.subscriptions) for each in registry.consumers.values()) == 2
-    beat(registry, client(1), consumer("huge", subscribed(1, "T" * 100)))
+    heartbeat(registry, client(1), consumer("huge", subscribed(1, "T" * 100)))
     assert not registry.consumers["huge"].subscriptions and registry.groups_of("T") == ["small"]
     assert registry.forgotten == 3
     registry.closed(1)
@@ -210,12 +210,14 @@ def test_a_user_with_less_than_the_average_gets_room_from_the_one_with_most() ->
     registry.heartbeat(of_user("bob", 1), [consumer("g")], [], now_ms=0)
     registry.heartbeat(of_user("mallory", 2), [consumer("g")], ["p"], now_ms=0)
     registry.heartbeat(of_user("mallory", 3), [consumer("g")], ["p", "q"], now_ms=0)
-    assert beat(registry, of_user("mallory", 4), consumer("h")) == []  # it has most, so it takes from nobody
+    assert (
+        heartbeat(registry, of_user("mallory", 4), consumer("h")) == []
+    )  # it has most, so it takes from nobody
     assert registry.refused == 1
-    assert beat(registry, of_user("alice", 5), consumer("h")) == ["h", "g"]  # g has lost a member
+    assert heartbeat(registry, of_user("alice", 5), consumer("h")) == ["h", "g"]  # g has lost a member
     assert set(registry.consumers["g"].members) == {1, 2} and set(registry.producers) == {"p"}
     assert registry.refused == 4
-    assert beat(registry, of_user("mallory", 3), consumer("g")) == ["g"]  # there is room again
+    assert heartbeat(registry, of_user("mallory", 3), consumer("g")) == ["g"]  # there is room again
 
 
 def test_without_users_room_is_shared_between_addresses() -> None:
@@ -223,7 +225,7 @@ def test_without_users_room_is_shared_between_addresses() -> None:
     for each in range(9):
         registry.heartbeat(client(each), [], [f"p{each}"], now_ms=0)
     other = Client(10, "c10", "10.0.0.2:1", "JAVA", 479)
-    assert beat(registry, other, consumer()) == ["g"]
+    assert heartbeat(registry, other, consumer()) == ["g"]
     assert len(registry.producers) == 3
     assert registry.closed(10) == [] and registry.closed(1) == [] and registry.closed(10) == []
     registry.check_invariants()
@@ -238,7 +240,7 @@ def test_random_histories() -> None:
         who = client(connection_id, f"c{connection_id // 2}")
         match dice.randrange(4):
             case 0 | 1:
-                beat(registry, who, consumer(group, subscribed(dice.randrange(3), "T")))
+                heartbeat(registry, who, consumer(group, subscribed(dice.randrange(3), "T")))
                 model.add((group, connection_id))
             case 2:
                 registry.unregister(connection_id, who.client_id, consumer_group=group)

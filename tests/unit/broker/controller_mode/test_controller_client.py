@@ -24,7 +24,7 @@ from tests.support.admin_parts import DEAD, hanging
 from tests.support.raft_group import until
 
 REQUEST = BrokerNameRequest(broker_name="b")
-BEAT = BrokerHeartbeatRequest(cluster_name="C", broker_addr="me:1", broker_name="b", broker_id=1)
+HEARTBEAT = BrokerHeartbeatRequest(cluster_name="C", broker_addr="me:1", broker_name="b", broker_id=1)
 
 
 def ignore(*told: object) -> None:
@@ -38,8 +38,8 @@ class FakeController:
         self.leader = ""
         self.silent = False
         self.added: str | None = None
-        self.beats = 0
-        self.beat = asyncio.Event()
+        self.heartbeats = 0
+        self.heartbeat = asyncio.Event()
         table = OperationTable()
         table.bind(GET_METADATA_INFO, self._metadata)
         table.bind(GET_REPLICA_INFO, self._replica_info)
@@ -63,8 +63,8 @@ class FakeController:
         return Reply(MasterInfo(master_epoch=7, controllers=self.added))
 
     async def _heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> None:
-        self.beats += 1
-        self.beat.set()
+        self.heartbeats += 1
+        self.heartbeat.set()
 
 
 class Three:
@@ -145,41 +145,43 @@ async def test_callers_share_one_look_up(three: Three) -> None:
 
 async def test_all_controllers_hear_us_and_a_restarted_one_soon_again(three: Three) -> None:
     tasks = TaskSet()
-    client = RemotingClient(on_closed=lambda address: beats.connection_lost(address))
-    beats = Heartbeats(client, three.addresses, interval_ms=60_000, heartbeat=lambda: BEAT, on_answer=ignore)
-    beats.start(tasks)
+    client = RemotingClient(on_closed=lambda address: heartbeats.connection_lost(address))
+    heartbeats = Heartbeats(
+        client, three.addresses, interval_ms=60_000, heartbeat=lambda: HEARTBEAT, on_answer=ignore
+    )
+    heartbeats.start(tasks)
     async with asyncio.timeout(5):
         for controller in three.controllers:
-            await controller.beat.wait()
+            await controller.heartbeat.wait()
         first = three.controllers[0]
         port = first.server.address[1]
         await first.server.close()
         again = FakeController(port)
         await again.server.start()
-        await again.beat.wait()  # long before the interval is over
+        await again.heartbeat.wait()  # long before the interval is over
     await tasks.stop()
     await client.close()
     await again.server.close()
 
 
-async def test_controllers_that_hang_or_are_gone_keep_no_beat_from_the_others(three: Three) -> None:
+async def test_controllers_that_hang_or_are_gone_keep_no_heartbeat_from_the_others(three: Three) -> None:
     """broker-ha.md pitfall 15: one thread for all of them stood still while it dialled."""
     tasks, last = TaskSet(), three.controllers[2]
     with hanging() as stopped:
-        beats = Heartbeats(
+        heartbeats = Heartbeats(
             three.client,
             [DEAD, stopped, three.addresses[2]],
             interval_ms=50,
-            heartbeat=lambda: BEAT,
+            heartbeat=lambda: HEARTBEAT,
             on_answer=ignore,
         )
         began_ms = now_ms()
-        beats.start(tasks)
+        heartbeats.start(tasks)
         async with asyncio.timeout(5):
-            while last.beats < 10:
-                last.beat.clear()
-                await last.beat.wait()
-        assert now_ms() - began_ms < 2_000, "ten beats, not one after the other's time-out"
+            while last.heartbeats < 10:
+                last.heartbeat.clear()
+                await last.heartbeat.wait()
+        assert now_ms() - began_ms < 2_000, "ten heartbeats, not one after the other's time-out"
         await tasks.stop()
 
 
@@ -189,18 +191,18 @@ async def test_nothing_is_said_before_there_is_something_to_say(three: Three) ->
 
     def heartbeat() -> BrokerHeartbeatRequest | None:
         said.set()
-        return BEAT if registered else None
+        return HEARTBEAT if registered else None
 
-    beats = Heartbeats(
+    heartbeats = Heartbeats(
         three.client, three.addresses, interval_ms=60_000, heartbeat=heartbeat, on_answer=ignore
     )
-    beats.start(tasks)
+    heartbeats.start(tasks)
     async with asyncio.timeout(5):
         await said.wait()
-        assert not any(controller.beats for controller in three.controllers)
+        assert not any(controller.heartbeats for controller in three.controllers)
         registered = True
-        beats.send_now()
-        await three.controllers[2].beat.wait()
+        heartbeats.send_now()
+        await three.controllers[2].heartbeat.wait()
     await tasks.stop()
 
 
@@ -209,21 +211,21 @@ def heartbeat_tasks() -> set[str]:
     return {name for name in names if name.startswith("heartbeat to ")}
 
 
-async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three: Three) -> None:
+async def test_a_controller_that_came_later_gets_heartbeats_until_it_is_removed(three: Three) -> None:
     """It would take us for dead once it leads. Our configuration knows two of the three."""
     two, newcomer = three.addresses[:2], three.controllers[2]
     three.lead(0)
-    beats = Heartbeats(three.client, two, interval_ms=20, heartbeat=lambda: BEAT, on_answer=ignore)
-    controller = ControllerClient(three.client, two, on_addresses=beats.follow)
+    heartbeats = Heartbeats(three.client, two, interval_ms=20, heartbeat=lambda: HEARTBEAT, on_answer=ignore)
+    controller = ControllerClient(three.client, two, on_addresses=heartbeats.follow)
     tasks = TaskSet()
-    beats.start(tasks)
+    heartbeats.start(tasks)
     async with asyncio.timeout(5):
         assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
-        assert newcomer.beats == 0
+        assert newcomer.heartbeats == 0
         three.controllers[0].added = f"{three.addresses[2]};{three.addresses[1]};nonsense;h:x"
         assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
         assert list(controller.addresses) == three.addresses
-        await newcomer.beat.wait()
+        await newcomer.heartbeat.wait()
         three.lead(2, known_by=lambda number: number == 2)
         for old in three.controllers[:2]:
             await old.server.close()
@@ -233,7 +235,7 @@ async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three:
         assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
         assert list(controller.addresses) == two
         names = {f"heartbeat to controller {address}" for address in two}
-        await until(lambda: heartbeat_tasks() == names, "nobody beats it any more")
+        await until(lambda: heartbeat_tasks() == names, "nobody sends it heartbeats any more")
     assert not tasks.deaths
     await tasks.stop()
 

@@ -691,7 +691,7 @@ async def test_what_is_no_list_of_ids_is_an_invalid_request(bench: Bench, fully_
 
 
 async def test_an_operator_s_election_waits_for_the_master_to_hand_over(bench: Bench) -> None:
-    await bench.beat(1, hands_over=True)
+    await bench.heartbeat(1, hands_over=True)
     asking = asyncio.create_task(bench.elect(2, designate=True))
     await until(lambda: bool(bench.peers[1].frames), "the master is asked")
     (pushed,) = bench.peers[1].pushed()
@@ -709,11 +709,11 @@ async def test_an_operator_s_election_waits_for_the_master_to_hand_over(bench: B
 
 
 async def test_a_master_that_does_not_come_is_replaced_all_the_same(bench: Bench) -> None:
-    await bench.beat(1, hands_over=True)
+    await bench.heartbeat(1, hands_over=True)
     asking = asyncio.create_task(bench.elect(2, designate=True))
     await until(lambda: bool(bench.peers[1].frames))
     bench.now_ms += 2_001
-    await bench.beat(2)
+    await bench.heartbeat(2)
     await asking
     assert (bench.broker_set.master_broker_id, bench.broker_set.sync_state_set) == (2, {2})
 
@@ -727,7 +727,7 @@ async def test_rocketmq_s_masters_are_not_asked(bench: Bench) -> None:
 async def test_a_controller_that_does_not_lead_asks_nobody(bench: Bench) -> None:
     """The master hears every controller. It handed over, and the operator, who asked the leader next, got
     2011: the new master was there already. Found by the whole-group simulator."""
-    await bench.beat(1, hands_over=True)
+    await bench.heartbeat(1, hands_over=True)
     bench.replicator.active = False
     with pytest.raises(CommandError) as refused:
         await bench.elect(2, designate=True)

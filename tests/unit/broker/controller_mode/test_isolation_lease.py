@@ -12,7 +12,7 @@ from broker.controller_mode.isolation_lease import IsolationLease
 from broker.core.report_lease import HEARD_MS, LEASE_MAX_MS
 from tests.unit.broker.ha.test_ha_service import until
 
-BEAT_MS = 500
+HEARTBEAT_MS = 500
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def lease_of(timeout_ms: int, **heard_ms: int) -> IsolationLease:
         for name, at_ms in heard_ms.items()
     }
     ha: Any = SimpleNamespace(transfer_targets={2}, links=links)
-    return IsolationLease(ha, timeout_ms=timeout_ms, heartbeat_interval_ms=BEAT_MS)
+    return IsolationLease(ha, timeout_ms=timeout_ms, heartbeat_interval_ms=HEARTBEAT_MS)
 
 
 def end_of(lease: IsolationLease) -> int:
@@ -56,7 +56,7 @@ async def test_a_longer_timeout_counts_when_the_shorter_one_has_passed(clock: li
     """Until then a controller may go by a heartbeat that was sent before the change."""
     lease = lease_of(1_000)
     clock[0] = 10_100
-    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=BEAT_MS)
+    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=HEARTBEAT_MS)
     lease.heartbeat_answered("c", 10_200, 10_200)
     lease.confirmed("c", 10_250)
     assert end_of(lease) == 11_100
@@ -66,14 +66,14 @@ async def test_a_longer_timeout_counts_when_the_shorter_one_has_passed(clock: li
     clock[0] = 11_100
     await look(lease)
     assert end_of(lease) == 10_200 + 2_700
-    lease.configure(timeout_ms=2_000, heartbeat_interval_ms=BEAT_MS)
+    lease.configure(timeout_ms=2_000, heartbeat_interval_ms=HEARTBEAT_MS)
     assert end_of(lease) == 10_200 + 1_800, "which is shorter than the one in force"
 
 
 async def test_a_shorter_timeout_counts_at_once_and_ends_a_longer_one(clock: list[int]) -> None:
     lease = lease_of(1_000)
-    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=BEAT_MS)
-    lease.configure(timeout_ms=500, heartbeat_interval_ms=BEAT_MS)
+    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=HEARTBEAT_MS)
+    lease.configure(timeout_ms=500, heartbeat_interval_ms=HEARTBEAT_MS)
     clock[0] = 12_000
     await look(lease)
     lease.heartbeat_answered("c", 12_000, 12_000)
@@ -84,21 +84,21 @@ async def test_a_shorter_timeout_counts_at_once_and_ends_a_longer_one(clock: lis
 def test_a_report_counts_by_the_settings_in_force(clock: list[int]) -> None:
     """It does not depend on haSendHeartbeatInterval."""
     assert end_of(lease_of(3_000, b2=10_000)) == 10_000 + LEASE_MAX_MS
-    assert end_of(lease_of(10_000, r2=10_000)) == 10_000 + 9_000 - BEAT_MS - HEARD_MS
+    assert end_of(lease_of(10_000, r2=10_000)) == 10_000 + 9_000 - HEARTBEAT_MS - HEARD_MS
     lease = lease_of(3_000, b2=10_000)
     lease.configure(timeout_ms=3_000, heartbeat_interval_ms=1_500)
     assert end_of(lease) == 10_000 + 2_700 - 1_500 - HEARD_MS
-    lease.configure(timeout_ms=1_500, heartbeat_interval_ms=BEAT_MS)
-    assert end_of(lease) == 10_000 + 1_350 - BEAT_MS - HEARD_MS
-    lease.configure(timeout_ms=1_000, heartbeat_interval_ms=BEAT_MS)
+    lease.configure(timeout_ms=1_500, heartbeat_interval_ms=HEARTBEAT_MS)
+    assert end_of(lease) == 10_000 + 1_350 - HEARTBEAT_MS - HEARD_MS
+    lease.configure(timeout_ms=1_000, heartbeat_interval_ms=HEARTBEAT_MS)
     assert end_of(lease) == 10_000, "its reports are not used"
 
 
 async def test_with_a_longer_timeout_a_report_counts_longer_later(clock: list[int]) -> None:
     """As long as a controller may go by a heartbeat with the old one."""
     lease = lease_of(1_500, b2=12_000)
-    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=BEAT_MS)
-    assert end_of(lease) == 12_000 + 1_350 - BEAT_MS - HEARD_MS
+    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=HEARTBEAT_MS)
+    assert end_of(lease) == 12_000 + 1_350 - HEARTBEAT_MS - HEARD_MS
     clock[0] = 11_500
     await look(lease)
     assert end_of(lease) == 12_000 + LEASE_MAX_MS

@@ -25,7 +25,7 @@ from tests.unit.broker.ha.test_ha_service import until
 
 pytestmark = pytest.mark.timeout(20)
 
-BEAT = BrokerHeartbeatRequest(cluster_name="c", broker_addr="a:1", broker_name="b", broker_id=1)
+HEARTBEAT = BrokerHeartbeatRequest(cluster_name="c", broker_addr="a:1", broker_name="b", broker_id=1)
 
 
 def test_a_master_that_is_cut_off_stores_nothing(tmp_path: Path) -> None:
@@ -78,15 +78,15 @@ class Client:
 async def test_only_an_answer_says_that_a_controller_has_heard_us() -> None:
     client: Any = Client({"a": Ok(Empty()), "b": Unknown("no answer"), "c": Failed(-1004, "refused")})
     answered: list[tuple[str, bool]] = []
-    beats = Heartbeats(
+    heartbeats = Heartbeats(
         client,
         ["a", "b", "c"],
         interval_ms=60_000,
-        heartbeat=lambda: BEAT,
+        heartbeat=lambda: HEARTBEAT,
         on_answer=lambda controller, sent_ms, now_ms: answered.append((controller, 0 < sent_ms <= now_ms)),
     )
     tasks = TaskSet()
-    beats.start(tasks)
+    heartbeats.start(tasks)
     async with asyncio.timeout(5):
         await client.asked.wait()
         await until(lambda: bool(answered))
@@ -129,7 +129,7 @@ def test_reports_that_waited_while_the_master_was_stopped_do_not_count_as_of_now
     assert link.heard_ms == 15_101
 
 
-async def test_a_controller_that_finds_hung_masters_gets_beats_more_often(
+async def test_a_controller_that_finds_hung_masters_gets_heartbeats_more_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And no other one. The call waits for its answer as long as ever."""
@@ -148,11 +148,11 @@ async def test_a_controller_that_finds_hung_masters_gets_beats_more_often(
 
     monkeypatch.setattr("broker.controller_mode.controller_client.wait_for_event", pause)
     client: Any = Controllers()
-    beats = Heartbeats(
-        client, ["a", "b"], interval_ms=1_000, heartbeat=lambda: BEAT, on_answer=lambda *_: None
+    heartbeats = Heartbeats(
+        client, ["a", "b"], interval_ms=1_000, heartbeat=lambda: HEARTBEAT, on_answer=lambda *_: None
     )
     tasks = TaskSet()
-    beats.start(tasks)
+    heartbeats.start(tasks)
     await until(lambda: bool(pauses["a"] and pauses["b"]))
     await tasks.stop()
     assert pauses["a"][0] <= OFTEN_MS < pauses["b"][0] <= 1_000

@@ -27,15 +27,15 @@ from tests.support.fake_cluster import Server
 class Registrar(Server):
     def __init__(self) -> None:
         super().__init__()
-        self.beats = 0
+        self.heartbeats = 0
         self.left: list[str | None] = []
         self.refuses = False
-        self.table.bind(HEART_BEAT, self._beat)
+        self.table.bind(HEART_BEAT, self._heartbeat)
         self.table.bind(UNREGISTER_CLIENT, self._leave)
 
-    async def _beat(self, _: Empty, call: Call) -> HeartbeatResponse:
+    async def _heartbeat(self, _: Empty, call: Call) -> HeartbeatResponse:
         assert [each.group_name for each in call.body.producer_data_set] == ["g"]
-        self.beats += 1
+        self.heartbeats += 1
         if self.refuses:
             raise CommandError(ResponseCode.SYSTEM_BUSY, "later")
         return HeartbeatResponse()
@@ -65,9 +65,9 @@ async def test_only_brokers_of_the_routes_are_told(brokers: tuple[Registrar, Reg
     client = RemotingClient()
     try:
         member = Membership(client, monitor_of(client), data=lambda: data, addresses=lambda: addresses)
-        assert await member.beat() and (one.beats, two.beats) == (1, 1)
+        assert await member.send_to_all() and (one.heartbeats, two.heartbeats) == (1, 1)
         addresses.remove(two.address)
-        assert await member.beat() and (one.beats, two.beats) == (2, 1)
+        assert await member.send_to_all() and (one.heartbeats, two.heartbeats) == (2, 1)
         await member.leave(producer_group="g")
         assert (one.left, two.left) == (["g"], [])
     finally:
@@ -86,12 +86,12 @@ async def test_after_a_lost_connection_the_next_heartbeat_is_at_once(
     member = Membership(client, monitor, data=lambda: data, addresses=lambda: {one.address})
     running = asyncio.create_task(member.run())
     try:
-        await until(lambda: one.beats == 1)
+        await until(lambda: one.heartbeats == 1)
         client.drop(one.address)
-        await until(lambda: one.beats == 2)
+        await until(lambda: one.heartbeats == 2)
         one.refuses = True
         member.wake()
-        await until(lambda: one.beats >= 5)
+        await until(lambda: one.heartbeats >= 5)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -26,17 +26,17 @@ class Master(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.beats = 0
+        self.heartbeats = 0
         self.peers: list[Call] = []
         self.refuses = False
-        self.table.bind(HEART_BEAT, self._beat)
+        self.table.bind(HEART_BEAT, self._heartbeat)
         self.table.bind(UNREGISTER_CLIENT, self._leave)
         self.table.bind(SEND_MESSAGE_V2, self._send)
 
-    async def _beat(self, _: Empty, call: Call) -> HeartbeatResponse:
+    async def _heartbeat(self, _: Empty, call: Call) -> HeartbeatResponse:
         if self.refuses:
             raise CommandError(ResponseCode.SYSTEM_BUSY, "later")
-        self.beats += 1
+        self.heartbeats += 1
         self.peers.append(call)
         return HeartbeatResponse()
 
@@ -69,13 +69,13 @@ async def test_a_dead_master_is_replaced_at_once(cluster: tuple[Master, Master, 
     """It sends nothing, and the poll is half a minute away. While nobody is master it asks again, soon."""
     one, two, server = cluster
     async with producer_of(server):
-        await until(lambda: one.beats >= 1)
+        await until(lambda: one.heartbeats >= 1)
         server.routes["T"] = {}
         asked = len(server.asked)
         await one.die()
         await until(lambda: len(server.asked) >= asked + 3, "questions for the route")
         server.routes["T"] = {0: two.address}
-        await until(lambda: two.beats >= 1, "a heartbeat to the new master")
+        await until(lambda: two.heartbeats >= 1, "a heartbeat to the new master")
 
 
 async def test_a_route_that_is_old_for_a_moment_is_asked_again(
@@ -84,21 +84,21 @@ async def test_a_route_that_is_old_for_a_moment_is_asked_again(
     """The name server still names the dead one when we ask first."""
     one, two, server = cluster
     async with producer_of(server):
-        await until(lambda: one.beats >= 1)
+        await until(lambda: one.heartbeats >= 1)
         asked, dead = len(server.asked), one.address
         await one.die()
         await until(lambda: len(server.asked) >= asked + 2)
         server.routes["T"] = {0: two.address, 1: dead}
-        await until(lambda: two.beats >= 1)
+        await until(lambda: two.heartbeats >= 1)
 
 
 async def test_without_any_loss_the_route_is_polled(cluster: tuple[Master, Master, FakeNameServer]) -> None:
     """A hand-over: the old master lives on as a slave, and no connection closes."""
     one, two, server = cluster
     async with producer_of(server, route_poll_interval_ms=20):
-        await until(lambda: one.beats >= 1)
+        await until(lambda: one.heartbeats >= 1)
         server.routes["T"] = {0: two.address, 1: one.address}
-        await until(lambda: two.beats >= 1)
+        await until(lambda: two.heartbeats >= 1)
 
 
 async def test_when_all_know_us_nobody_is_asked(
@@ -137,7 +137,7 @@ async def test_a_name_server_that_was_away_at_the_start(
 
     server.routes["T"] = not_yet
     async with producer_of(server):
-        await until(lambda: one.beats >= 1)
+        await until(lambda: one.heartbeats >= 1)
 
 
 async def test_a_topic_that_comes_later_is_found(cluster: tuple[Master, Master, FakeNameServer]) -> None:
@@ -146,7 +146,7 @@ async def test_a_topic_that_comes_later_is_found(cluster: tuple[Master, Master, 
     async with producer_of(server, route_poll_interval_ms=20):
         await until(lambda: server.asked.count("T") >= 3)
         server.routes["T"] = {0: one.address}
-        await until(lambda: one.beats >= 1)
+        await until(lambda: one.heartbeats >= 1)
 
 
 async def test_the_loss_of_a_master_that_is_refused_a_heartbeat(
@@ -156,11 +156,11 @@ async def test_the_loss_of_a_master_that_is_refused_a_heartbeat(
     monkeypatch.setattr("keelmq.client.cluster.heartbeats.HEARTBEAT_INTERVAL_MS", 20)
     one, two, server = cluster
     async with producer_of(server) as producer:
-        await until(lambda: one.beats >= 1)
+        await until(lambda: one.heartbeats >= 1)
         one.refuses = True
         server.routes["T"] = {0: two.address}
         membership_of(producer).wake()
-        await until(lambda: two.beats >= 1)
+        await until(lambda: two.heartbeats >= 1)
 
 
 async def test_a_plain_producer_too(cluster: tuple[Master, Master, FakeNameServer]) -> None:
@@ -168,10 +168,10 @@ async def test_a_plain_producer_too(cluster: tuple[Master, Master, FakeNameServe
     one, two, server = cluster
     async with Producer(server.address, "g") as producer:
         await producer.send(Message("T", b"1"))
-        await until(lambda: one.beats >= 1)
+        await until(lambda: one.heartbeats >= 1)
         server.routes["T"] = {0: two.address}
         await one.die()
-        await until(lambda: two.beats >= 1)
+        await until(lambda: two.heartbeats >= 1)
 
 
 def test_an_interval_of_nothing_is_refused() -> None:

@@ -161,17 +161,17 @@ def test_variables_of_the_tools_are_no_keys(conf: Path) -> None:
     assert "'CREDENTIAL'" in refused(conf, {"KEELMQ_CREDENTIAL": "f"})
 
 
-class Beats(Config):
-    beat_ms: int = 1_000
+class Heartbeats(Config):
+    heartbeat_ms: int = 1_000
     silence_ms: int = 5_000
     secret: SecretStr = SecretStr("")
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if self.beat_ms >= self.silence_ms:
-            raise ValueError(f"beatMs {self.beat_ms} must be below silenceMs")
+        if self.heartbeat_ms >= self.silence_ms:
+            raise ValueError(f"heartbeatMs {self.heartbeat_ms} must be below silenceMs")
         if self.secret.get_secret_value() == "beat":
-            raise ValueError("secret and beatMs must differ")
+            raise ValueError("secret and heartbeatMs must differ")
         return self
 
 
@@ -182,30 +182,34 @@ def test_a_conflict_of_keys_names_both_where_they_are_set(tmp_path: Path) -> Non
         path.write_text(text)
         with pytest.raises(ConfigError) as refused:
             load_config(
-                Beats, path=path, environ={"KEELMQ_silenceMs": "70"} if overrides else {}, overrides=overrides
+                Heartbeats,
+                path=path,
+                environ={"KEELMQ_silenceMs": "70"} if overrides else {},
+                overrides=overrides,
             )
         return str(refused.value)
 
-    text = "beatMs 9000 must be below silenceMs"
-    assert refusal("# first\nbeatMs=9000\n") == (
-        f"{text} (beatMs = '9000' in {path} line 2; silenceMs is 5000 by default: "
+    text = "heartbeatMs 9000 must be below silenceMs"
+    assert refusal("# first\nheartbeatMs=9000\n") == (
+        f"{text} (heartbeatMs = '9000' in {path} line 2; silenceMs is 5000 by default: "
         "change it, or set silenceMs)"
     )
-    assert refusal("silenceMs=7\nbeatMs=9000") == (
-        f"{text} (beatMs = '9000' in {path} line 2; silenceMs = '7' in {path} line 1: change one of them)"
-    )
-    assert refusal("", beatMs="9000") == (
-        f"{text} (beatMs = '9000' in --set beatMs; silenceMs = '70' in environment KEELMQ_silenceMs: "
+    assert refusal("silenceMs=7\nheartbeatMs=9000") == (
+        f"{text} (heartbeatMs = '9000' in {path} line 2; silenceMs = '7' in {path} line 1: "
         "change one of them)"
+    )
+    assert refusal("", heartbeatMs="9000") == (
+        f"{text} (heartbeatMs = '9000' in --set heartbeatMs; silenceMs = '70' in environment "
+        "KEELMQ_silenceMs: change one of them)"
     )
     assert "secret = '**********'" in refusal("secret=beat")
 
 
 def test_a_conflict_with_a_value_in_force() -> None:
     with pytest.raises(ConfigError) as refused:
-        with_settings(Beats(silence_ms=2_000), {"beatMs": "3000"}, "the request")
+        with_settings(Heartbeats(silence_ms=2_000), {"heartbeatMs": "3000"}, "the request")
     assert str(refused.value).endswith(
-        "(beatMs = '3000' in the request; silenceMs is 2000 now: change it, or set silenceMs)"
+        "(heartbeatMs = '3000' in the request; silenceMs is 2000 now: change it, or set silenceMs)"
     )
 
 

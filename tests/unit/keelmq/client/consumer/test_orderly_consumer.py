@@ -77,21 +77,21 @@ async def test_a_lock_is_renewed_while_a_listener_holds_up_the_closing(
     broker.create_topic("SlowClose", queues=1)
     await send(broker, "SlowClose", 2)
     renewed: list[int] = []
-    renew, beat = LockHolder.renew, Membership.beat
-    beats = 0
+    renew, send_to_all = LockHolder.renew, Membership.send_to_all
+    heartbeats = 0
 
     async def spied_renew(self: LockHolder, process_queues: Iterable[ProcessQueue]) -> None:
         process_queues = list(process_queues)
         await renew(self, process_queues)
         renewed.extend(each.queue.queue_id for each in process_queues if each.queue.topic == "SlowClose")
 
-    async def spied_beat(self: Membership) -> bool:
-        nonlocal beats
-        beats += 1
-        return await beat(self)
+    async def spied_send_to_all(self: Membership) -> bool:
+        nonlocal heartbeats
+        heartbeats += 1
+        return await send_to_all(self)
 
     monkeypatch.setattr(LockHolder, "renew", spied_renew)
-    monkeypatch.setattr(Membership, "beat", spied_beat)
+    monkeypatch.setattr(Membership, "send_to_all", spied_send_to_all)
     monkeypatch.setattr("keelmq.client.consumer.queue_locks.RENEW_MS", 20)
     settings = replace(FIRST, close_timeout_ms=60_000, heartbeat_interval_ms=20)
     first, second = Seen(), Seen()
@@ -102,8 +102,8 @@ async def test_a_lock_is_renewed_while_a_listener_holds_up_the_closing(
         closing = asyncio.create_task(one.close())
         await until(lambda: not one.assigned)
         renewed.clear()
-        beats = 0
-        await until(lambda: len(renewed) >= 3 and beats >= 3, "locks and heartbeats")
+        heartbeats = 0
+        await until(lambda: len(renewed) >= 3 and heartbeats >= 3, "locks and heartbeats")
         first.gate.set()
         await closing
     async with PushConsumer(broker.namesrv_addr, "slowclose", second, orderly=True, settings=FIRST).subscribe(

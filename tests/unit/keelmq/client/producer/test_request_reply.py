@@ -185,7 +185,7 @@ async def test_the_broker_knows_who_asks_before_it_has_the_request() -> None:
     """Else a quick reply finds nobody. A producer that only sends says who it is after its first message."""
     order: list[str] = []
 
-    async def beat(_: Empty, __: Call) -> HeartbeatResponse:
+    async def heartbeat(_: Empty, __: Call) -> HeartbeatResponse:
         order.append("heartbeat")
         return HeartbeatResponse()
 
@@ -195,7 +195,7 @@ async def test_the_broker_knows_who_asks_before_it_has_the_request() -> None:
         return SendMessageResponse(msg_id="0", queue_id=0, queue_offset=0)
 
     async with Server() as broker, FakeNameServer() as server:
-        broker.table.bind(HEART_BEAT, beat)
+        broker.table.bind(HEART_BEAT, heartbeat)
         broker.table.bind(SEND_MESSAGE_V2, send)
         server.routes["T"] = {0: broker.address}
         async with Producer(server.address, "g") as producer:

@@ -54,7 +54,7 @@ async def test_the_living_are_refused(bench: Bench) -> None:
 
 async def test_a_whole_group_whose_master_was_cleared_but_that_lives_is_refused(bench: Bench) -> None:
     await bench.apply(1)
-    await bench.beat(1)
+    await bench.heartbeat(1)
     assert bench.broker_set.master_broker_id is None
     assert "[1] is still alive" in (await refused(bench.clean())).remark
 
@@ -93,7 +93,7 @@ async def test_what_only_the_cleaned_had_is_not_given_up_silently_30(bench: Benc
     """Upstream drops the record of an empty set and keeps the replicas: everybody gets 2010 for ever."""
     await bench.group_of(1)
     await bench.apply(2)
-    await bench.beat(2)
+    await bench.heartbeat(2)
     bench.lose(1)
     error = await refused(bench.clean("1"))
     assert error.code == CLEAN_REFUSED
@@ -142,7 +142,7 @@ async def test_epochs_and_ids_survive_the_clean_of_a_whole_group_32(bench: Bench
     assert await next_id(bench) == 3
     assert (await refused(bench.apply(1))).code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
     await bench.apply(3)
-    await bench.beat(3)
+    await bench.heartbeat(3)
     await bench.elect(3)
     group = bench.broker_set
     assert (group.master_broker_id, group.master_epoch, group.sync_state_set_epoch) == (3, 3, 4)

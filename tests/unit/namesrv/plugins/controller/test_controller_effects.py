@@ -144,7 +144,7 @@ async def with_java_broker(tmp_path: Path, address: str) -> Bench:
     await bench.group_of(1)
     await bench.apply(2, f"{address};1")
     await bench.register(2, address, register_check_code=f"{address};1")
-    await bench.beat(2, broker_addr=address, min_in_sync_replicas=None)
+    await bench.heartbeat(2, broker_addr=address, min_in_sync_replicas=None)
     await both_in_sync(bench, 1)
     await bench.plugin.notifier.stop()  # what it has sent by now
     bench.peers[1].frames.clear()

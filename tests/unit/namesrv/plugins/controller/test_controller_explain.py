@@ -44,8 +44,8 @@ async def explain(bench: Bench, broker_id: int = -1, designate: bool = False) ->
 
 async def test_a_dry_run_changes_nothing_and_says_what_would_happen(bench: Bench) -> None:
     await bench.group_of(1, 2, 3)
-    await bench.beat(2, epoch=1, max_offset=70)
-    await bench.beat(3, epoch=1, max_offset=100)
+    await bench.heartbeat(2, epoch=1, max_offset=70)
+    await bench.heartbeat(3, epoch=1, max_offset=100)
     count = len(bench.replicator.events)
     kept = await explain(bench, 2)
     assert (kept.code, kept.verdict, kept.is_change) == (2011, "keep", False)
@@ -88,7 +88,7 @@ async def test_why_a_replica_outside_the_set_does_not_win(tmp_path: Path) -> Non
         bench = Bench(tmp_path, enableElectUncleanMaster=unclean)
         await bench.group_of(1)
         await bench.apply(2)
-        await bench.beat(2)
+        await bench.heartbeat(2)
         bench.lose(1)
         found = await explain(bench, 2, designate=True)
         assert (found.code, found.unclean) == ((0, True) if unclean else (2012, False))
@@ -115,11 +115,11 @@ async def test_one_that_may_have_died_with_the_master_is_explained(bench: Bench)
 
 async def test_priorities_and_unheard_replicas_are_explained(bench: Bench) -> None:
     await bench.group_of(1, 2, 3)
-    await bench.beat(2, epoch=1, max_offset=5, election_priority=9)
-    await bench.beat(3, epoch=1, max_offset=5, election_priority=1)
+    await bench.heartbeat(2, epoch=1, max_offset=5, election_priority=9)
+    await bench.heartbeat(3, epoch=1, max_offset=5, election_priority=1)
     bench.lose(1)
     assert (await explain(bench)).candidates[1].why == "electionPriority 9 is above 1"
-    await bench.beat(2, epoch=0, max_offset=500)
+    await bench.heartbeat(2, epoch=0, max_offset=500)
     assert (await explain(bench)).candidates[1].why == "epoch 0 is below 1"
     for key in list(bench.liveness.keys()):
         bench.liveness.forget(key)

@@ -55,7 +55,7 @@ class Stage:
         (answer,) = answers
         return answer
 
-    async def beat(self, broker_id: int, address: str) -> None:
+    async def heartbeat(self, broker_id: int, address: str) -> None:
         header = BrokerHeartbeatRequest(
             **FX,
             broker_id=broker_id,
@@ -112,7 +112,7 @@ async def test_a_java_group_lives_its_captured_life(stage: Stage) -> None:
     await stage.play("1004-get-replica-info-broker-1")
     await stage.play("1012-get-next-broker-id-broker-2")
     await stage.play("1013-apply-broker-id-broker-2")
-    await stage.beat(2, "127.0.0.1:18821")
+    await stage.heartbeat(2, "127.0.0.1:18821")
     await stage.play("1003-register-broker-to-controller-broker-2")
     await stage.play("1004-get-replica-info-broker-2")
     await stage.play("1001-alter-sync-state-set-broker-1")
@@ -130,7 +130,7 @@ async def test_the_notification_is_java_s(stage: Stage) -> None:
     await stage.bench.ask(
         wire.APPLY_BROKER_ID, **FX, applied_broker_id=1, register_check_code="127.0.0.1:18811;1"
     )
-    await stage.beat(1, "127.0.0.1:18811")
+    await stage.heartbeat(1, "127.0.0.1:18811")
     stage.peer.frames.clear()
     await stage.bench.ask(wire.ELECT_MASTER, **FX, broker_id=1)
     (push,) = stage.peer.pushed()

@@ -113,7 +113,7 @@ async def test_the_state_moves_to_new_controllers_and_the_group_goes_on(tmp_path
             )
             assert (cleaned.status_code, cleaned.json()["code"]) == (409, 2009)
         async with brokers([address_of(config)]) as (_one, two):
-            await two.beat()
+            await two.heartbeat()
             await two.client.call(
                 address_of(config),
                 wire.ELECT_MASTER,

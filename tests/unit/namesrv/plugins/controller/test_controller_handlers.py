@@ -42,8 +42,8 @@ async def test_the_life_of_a_broker_set(bench: Bench) -> None:
     assert row() == (0, 0, None, set(), 2)
     await bench.apply(2)
     assert row() == (0, 0, None, set(), 3)
-    await bench.beat(1)
-    await bench.beat(2)
+    await bench.heartbeat(1)
+    await bench.heartbeat(2)
     await bench.elect(1)
     assert row() == (1, 1, 1, {1}, 3)
     await bench.alter([1, 2], master=1, epoch=1, set_epoch=1)
@@ -51,7 +51,7 @@ async def test_the_life_of_a_broker_set(bench: Bench) -> None:
     bench.lose(1)
     await bench.elect(-1)
     assert row() == (2, 3, 2, {2}, 3)
-    await bench.beat(1)
+    await bench.heartbeat(1)
     await bench.alter([1, 2], master=2, epoch=2, set_epoch=3)
     assert row() == (2, 4, 2, {1, 2}, 3)
     bench.lose(1)
@@ -59,7 +59,7 @@ async def test_the_life_of_a_broker_set(bench: Bench) -> None:
     error = await refused(bench.elect(-1))
     assert error.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
     assert row() == (3, 4, None, {1, 2}, 3)
-    await bench.beat(1)
+    await bench.heartbeat(1)
     await bench.elect(1)
     assert row() == (4, 5, 1, {1}, 3)
 
@@ -76,7 +76,7 @@ async def test_no_master_does_not_inflate_epochs_27(bench: Bench) -> None:
 async def test_first_election_validates_the_id_29(bench: Bench, broker_id: int) -> None:
     await bench.apply(1)
     await bench.apply(2)
-    await bench.beat(1)
+    await bench.heartbeat(1)
     error = await refused(bench.elect(broker_id))
     assert error.code in (
         ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
@@ -99,7 +99,7 @@ async def test_elect_with_a_live_master_answers_2011_with_header_and_body(bench:
 async def test_designated_election_of_a_large_id_14(bench: Bench) -> None:
     await bench.group_of(1)
     await bench.apply(300)
-    await bench.beat(300)
+    await bench.heartbeat(300)
     await bench.alter([1, 300], master=1, epoch=1, set_epoch=1)
     reply = await bench.elect(300, designate=True)
     assert reply.code == 0
@@ -116,7 +116,7 @@ async def test_designated_election_of_a_large_id_14(bench: Bench) -> None:
 async def test_designated_outside_the_set_is_refused(bench: Bench) -> None:
     await bench.group_of(1)
     await bench.apply(2)
-    await bench.beat(2)
+    await bench.heartbeat(2)
     error = await refused(bench.elect(2, designate=True))
     assert error.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
     assert "SyncStateSet" in error.remark
@@ -127,7 +127,7 @@ async def test_unclean_election_only_when_enabled(tmp_path: Path) -> None:
         bench = Bench(tmp_path, enableElectUncleanMaster=enabled)
         await bench.group_of(1)
         await bench.apply(2)
-        await bench.beat(2)
+        await bench.heartbeat(2)
         bench.lose(1)
         if enabled:
             await bench.elect(-1)
@@ -247,7 +247,7 @@ async def test_a_master_with_a_new_address_is_answered_the_new_one_42(bench: Ben
     await bench.group_of(1)
     bench.liveness.connection_closed(bench.peers.pop(1).connection_id, bench.now_ms)
     await bench.register(1, "10.9.9.9:10911")
-    await bench.beat(1, broker_addr="10.9.9.9:10911")
+    await bench.heartbeat(1, broker_addr="10.9.9.9:10911")
     header = (await bench.elect(1)).header
     assert isinstance(header, wire.MasterInfo)
     assert (header.master_address, header.master_epoch) == ("10.9.9.9:10911", 3)
@@ -281,7 +281,7 @@ async def test_a_copy_of_a_broker_that_works_does_not_get_its_id(bench: Bench) -
         with pytest.raises(CommandError, match=f"brokerId {broker_id} is in use at {address(broker_id)}"):
             await bench.register(broker_id, "10.9.9.9:10911")
     assert bench.broker_set == before
-    await bench.beat(2, broker_addr="10.9.9.9:10911")  # it moved, and this beat overtook its 1003
+    await bench.heartbeat(2, broker_addr="10.9.9.9:10911")  # it moved, and this heartbeat overtook its 1003
     await bench.register(2, "10.9.9.9:10911")
     assert bench.broker_set.replicas[2].address == "10.9.9.9:10911"
 
@@ -308,7 +308,7 @@ async def test_a_new_active_controller_waits_for_the_owner_before_it_gives_an_id
     bench.plugin.liveness_view.became_active(3_000)
     error = await refused(bench.register(1, "10.9.9.9:10911"))
     assert error.code == ResponseCode.SYSTEM_BUSY and f"may be in use at {address(1)}" in str(error)
-    await bench.beat(1)
+    await bench.heartbeat(1)
     error = await refused(bench.register(1, "10.9.9.9:10911"))
     assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
     bench.liveness.forget(bench.broker_set.key(1))
@@ -320,7 +320,7 @@ async def test_a_new_active_controller_waits_for_the_owner_before_it_gives_an_id
 async def test_who_was_replaced_is_told_when_it_asks(bench: Bench) -> None:
     """A process with a copy of its disk took its place while it was paused: it would go on with the id."""
     await bench.group_of(1, 2)
-    await bench.beat(2, broker_addr="10.9.9.9:10911")
+    await bench.heartbeat(2, broker_addr="10.9.9.9:10911")
     await bench.register(2, "10.9.9.9:10911")
     ask = functools.partial(bench.ask, wire.GET_REPLICA_INFO, broker_name=GROUP)
     error = await refused(ask(broker_id=2, broker_address=address(2)))
@@ -338,19 +338,19 @@ async def test_a_process_that_was_replaced_does_not_get_its_id_back_by_its_heart
     bench.peers.pop(1)
     bench.now_ms += 1_501
     await bench.register(1, moved)
-    await bench.beat(1, broker_addr=moved)
+    await bench.heartbeat(1, broker_addr=moved)
     present = bench.broker_set
     bench.peers[1] = FakePeer(98)
-    error = await refused(bench.beat(1))
+    error = await refused(bench.heartbeat(1))
     assert error.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     assert f"brokerId 1 of broker-a is registered at {moved} now" in str(error)
     error = await refused(bench.register(1))
     assert f"brokerId 1 is in use at {moved}" in str(error)
     assert bench.broker_set == present
     bench.now_ms += 1_501
-    await bench.beat(1)  # the present one is silent
+    await bench.heartbeat(1)  # the present one is silent
     bench.peers[1] = FakePeer(99)
-    await bench.beat(1, broker_addr=moved)
+    await bench.heartbeat(1, broker_addr=moved)
     assert f"brokerId 1 is in use at {moved}" in str(await refused(bench.register(1))), (
         "it was cut off for a moment"
     )
@@ -359,7 +359,7 @@ async def test_a_process_that_was_replaced_does_not_get_its_id_back_by_its_heart
 async def test_a_master_at_another_address_begins_a_new_term_whatever_its_disk_says(bench: Bench) -> None:
     """It has an older copy of the disk, without the epoch in which the process before has acknowledged."""
     await bench.group_of(1)
-    await bench.beat(1, broker_addr="10.9.9.9:10911")
+    await bench.heartbeat(1, broker_addr="10.9.9.9:10911")
     await bench.register(1, "10.9.9.9:10911", epoch=0)
     assert bench.broker_set.replicas[1].address == "10.9.9.9:10911"
     assert bench.broker_set.master_epoch > 1
@@ -462,8 +462,8 @@ async def found_dead(bench: Bench) -> None:
 
 async def test_a_lost_master_is_replaced_at_once_and_everybody_is_told(bench: Bench) -> None:
     await bench.group_of(1, 2, 3)
-    await bench.beat(2, epoch=1, max_offset=5)
-    await bench.beat(3, epoch=1, max_offset=5 + 2**32)  # 25
+    await bench.heartbeat(2, epoch=1, max_offset=5)
+    await bench.heartbeat(3, epoch=1, max_offset=5 + 2**32)  # 25
     async with bench.reconciling():
         await turns()
         bench.lose(1)
@@ -506,7 +506,7 @@ async def test_a_group_without_master_elects_when_a_member_comes_28(bench: Bench
             bench.plugin.elections.check_all_groups()
             await turns()
         assert bench.broker_set.master_epoch == 2  # 27
-        await bench.beat(1)
+        await bench.heartbeat(1)
         await turns()
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (1, 3)
     assert bench.plugin.elections.retries == {}
@@ -521,12 +521,12 @@ async def test_a_new_leader_waits_before_it_judges_34(bench: Bench) -> None:
     bench.replicator.become(False)
     async with bench.reconciling():
         bench.replicator.become(True)
-        await bench.beat(2)  # the first to be heard is not the master
+        await bench.heartbeat(2)  # the first to be heard is not the master
         await turns()
         assert bench.broker_set.master_broker_id == 1
         bench.now_ms += 2_999
         bench.plugin.elections.check_all_groups()
-        await bench.beat(2)
+        await bench.heartbeat(2)
         await turns()
         assert bench.broker_set.master_broker_id == 1
         bench.now_ms += 2
@@ -555,12 +555,12 @@ async def test_a_new_leader_presumes_a_master_whose_connection_closed_long_befor
     async with bench.reconciling():
         bench.lose(1)
         bench.now_ms += 1_001
-        await bench.beat(2)
+        await bench.heartbeat(2)
         bench.replicator.become(True)
         await turns()
         assert bench.broker_set.master_broker_id == 1
         bench.now_ms += 2_999
-        await bench.beat(2)
+        await bench.heartbeat(2)
         bench.plugin.elections.check_all_groups()
         await turns()
         assert bench.broker_set.master_broker_id == 1
@@ -577,7 +577,7 @@ async def test_a_new_leader_does_not_wait_for_a_member_lost_long_before(bench: B
     async with bench.reconciling():
         bench.lose(3)
         bench.now_ms += 1_001
-        await bench.beat(2)
+        await bench.heartbeat(2)
         bench.lose(1)
         bench.replicator.become(True)
         await turns()
@@ -602,7 +602,7 @@ async def test_an_election_whose_outcome_is_unknown_is_tried_again(bench: Bench)
 async def test_a_late_close_of_an_old_connection_evicts_nobody_23(bench: Bench) -> None:
     await bench.group_of(1, 2)
     old = bench.peers.pop(1)
-    await bench.beat(1)  # reconnected
+    await bench.heartbeat(1)  # reconnected
     bench.liveness.connection_closed(old.connection_id, bench.now_ms)
     bench.now_ms += 60
     assert bench.liveness.scan_not_active(bench.now_ms) == []
@@ -612,7 +612,7 @@ async def test_a_late_close_of_an_old_connection_evicts_nobody_23(bench: Bench) 
 async def test_who_comes_back_hears_who_is_master(bench: Bench) -> None:
     await bench.group_of(1, 2)
     bench.lose(2)
-    await bench.beat(2)
+    await bench.heartbeat(2)
     (push,) = bench.peers[2].pushed()
     assert push.ext_fields["masterBrokerId"] == "1"
 
@@ -626,7 +626,7 @@ async def test_a_master_that_dies_during_its_election_is_noticed(bench: Bench) -
         await turns()
         assert bench.broker_set.master_broker_id == 2  # applied; its proposer has not heard so yet
         bench.lose(2)
-        await bench.beat(1)
+        await bench.heartbeat(1)
         await turns()
         bench.replicator.gate.set()
         await turns()
@@ -647,23 +647,23 @@ async def test_nobody_is_elected_whose_connection_broke_with_the_masters(bench: 
         bench.now_ms += 100
         await found_dead(bench)
         assert "no member" in bench.plugin.elections.retries[GROUP].reason
-        await bench.beat(3)
+        await bench.heartbeat(3)
         await turns()
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (3, 2)
 
 
 async def test_nobody_is_elected_who_fell_silent_with_the_master(bench: Bench) -> None:
-    """Without power no connection closes: the last beats are a little apart, and so are the timeouts."""
+    """Without power no connection closes: the last heartbeats are a little apart, and so are the timeouts."""
     await bench.group_of(1, 2)
     async with bench.reconciling():
-        await bench.beat(1)
+        await bench.heartbeat(1)
         bench.now_ms += 300
-        await bench.beat(2)
+        await bench.heartbeat(2)
         bench.now_ms += 2_701
         await found_dead(bench)
         assert (bench.broker_set.master_broker_id, bench.broker_set.sync_state_set) == (1, {1, 2})
         bench.now_ms += 1
-        await bench.beat(2)  # it lives
+        await bench.heartbeat(2)  # it lives
         bench.now_ms += 100
         bench.plugin.elections.check_group(GROUP)
         await turns()
@@ -671,8 +671,10 @@ async def test_nobody_is_elected_who_fell_silent_with_the_master(bench: Bench) -
 
 
 @pytest.mark.parametrize("reconnects", [False, True])
-async def test_a_doubted_member_that_beats_again_is_elected_at_once(bench: Bench, reconnects: bool) -> None:
-    """The tries become rare while it is waited for; its beat does not wait for the next one."""
+async def test_a_doubted_member_that_sends_heartbeats_again_is_elected_at_once(
+    bench: Bench, reconnects: bool
+) -> None:
+    """The tries become rare while it is waited for; its heartbeat does not wait for the next one."""
     await bench.group_of(1, 2)
     async with bench.reconciling():
         await turns()
@@ -688,18 +690,20 @@ async def test_a_doubted_member_that_beats_again_is_elected_at_once(bench: Bench
         assert "waiting to hear" in retry.reason
         assert retry.due_ms - bench.now_ms > 1_000
         assert bench.broker_set.master_broker_id == 1
-        await bench.beat(2)
+        await bench.heartbeat(2)
         await turns()
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 2)
 
 
-async def test_a_beat_after_the_timeout_that_no_scan_has_seen_counts_as_coming_back(bench: Bench) -> None:
+async def test_a_heartbeat_after_the_timeout_that_no_scan_has_seen_counts_as_coming_back(
+    bench: Bench,
+) -> None:
     await bench.group_of(1, 2)
     bench.now_ms += 3_001
-    await bench.beat(2)
+    await bench.heartbeat(2)
     (push,) = bench.peers[2].pushed()
     assert push.ext_fields["masterBrokerId"] == "1"
-    await bench.beat(2)
+    await bench.heartbeat(2)
     assert not bench.peers[2].pushed()
 
 
@@ -717,12 +721,12 @@ async def test_an_elected_one_that_dies_at_once_is_elected_again_when_it_is_back
         for _ in range(3):
             bench.now_ms += scan_ms
             for broker_id in (1, 3):
-                await bench.beat(broker_id)
+                await bench.heartbeat(broker_id)
             bench.plugin.elections.check_all_groups()
             await turns()
         assert bench.broker_set.master_broker_id is None
         assert "no member of the SyncStateSet [2] is alive" in bench.plugin.elections.retries[GROUP].reason
-        await bench.beat(2)
+        await bench.heartbeat(2)
         await turns()
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 4)
 

@@ -31,7 +31,7 @@ async def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path)
     await bench.group_of(1)
     await bench.apply(2)
-    await bench.beat(2)
+    await bench.heartbeat(2)
     return bench
 
 

@@ -43,7 +43,7 @@ async def test_a_group_and_its_elections(tmp_path: Path) -> None:
     await bench.group_of(1, 2)
     await bench.elect(2)  # the master lives: it stays
     bench.now_ms += 1_500
-    await bench.beat(2)
+    await bench.heartbeat(2)
     found = scraped(bench)
     assert value(found, "rocketmq_controller_active", node_id="n0", node_type="controller") == 1
     assert value(found, "rocketmq_controller_groups") == 1

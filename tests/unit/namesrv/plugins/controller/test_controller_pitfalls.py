@@ -24,10 +24,10 @@ async def container(bench: Bench) -> FakePeer:
     for name in GROUPS:
         header = {"cluster_name": CLUSTER, "broker_name": name}
         await bench.ask(wire.APPLY_BROKER_ID, **header, applied_broker_id=1, register_check_code="h:1;1")
-        beat = BrokerHeartbeatRequest(
+        heartbeat = BrokerHeartbeatRequest(
             **header, broker_id=1, broker_addr="h:1", heartbeat_timeout_mills=3_000, min_in_sync_replicas=1
         )
-        await bench.ask(BROKER_HEARTBEAT, None, peer, **beat.model_dump())
+        await bench.ask(BROKER_HEARTBEAT, None, peer, **heartbeat.model_dump())
         await bench.ask(wire.ELECT_MASTER, **header, broker_id=1)
     return peer
 
@@ -67,9 +67,9 @@ async def test_one_group_waits_for_no_other_41(bench: Bench) -> None:
 async def test_a_truncated_replica_is_as_long_as_it_says_39(bench: Bench) -> None:
     """The last heartbeat counts, not the longest: 2 was cut from 900 to 100 within its epoch."""
     await bench.group_of(1, 2, 3)
-    await bench.beat(2, epoch=1, max_offset=900)
-    await bench.beat(3, epoch=1, max_offset=500)
-    await bench.beat(2, epoch=1, max_offset=100)
+    await bench.heartbeat(2, epoch=1, max_offset=900)
+    await bench.heartbeat(3, epoch=1, max_offset=500)
+    await bench.heartbeat(2, epoch=1, max_offset=100)
     bench.lose(1)
     await bench.elect(-1)
     assert bench.broker_set.master_broker_id == 3
@@ -86,7 +86,7 @@ def test_loopback_peers_are_warned_about_44(bench: Bench) -> None:
 
 async def test_heartbeats_without_a_usable_timeout_get_the_default(bench: Bench) -> None:
     for timeout_ms in (0, -5):
-        await bench.beat(1, heartbeat_timeout_mills=timeout_ms)
+        await bench.heartbeat(1, heartbeat_timeout_mills=timeout_ms)
         key = BrokerKey(CLUSTER, GROUP, 1)
         assert bench.liveness.is_active(key, bench.now_ms + 10_000)
         assert not bench.liveness.is_active(key, bench.now_ms + 10_001)

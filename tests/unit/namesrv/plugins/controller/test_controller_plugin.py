@@ -77,7 +77,7 @@ class Broker:
     async def _pushed(self, header: wire.NotifyBrokerRoleChangedRequest, call: Call) -> None:
         self.pushed.append((header.master_broker_id, header.master_epoch))
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         header = BrokerHeartbeatRequest(
             cluster_name="C1",
             broker_name=GROUP,
@@ -91,7 +91,7 @@ class Broker:
 
     async def join(self, leader: str) -> None:
         address = f"10.0.0.{self.broker_id}:1"
-        await self.beat()
+        await self.heartbeat()
         for operation, header in (
             (
                 wire.APPLY_BROKER_ID,

@@ -38,7 +38,7 @@ async def shown(bench: Bench) -> dict[str, str]:
 async def test_a_change_is_replicated_and_in_force_at_once(bench: Bench) -> None:
     await bench.group_of(1)
     await bench.apply(2)
-    await bench.beat(2)
+    await bench.heartbeat(2)
     bench.lose(1)
     assert (await refused(bench.elect(2, designate=True))).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
     await bench.configure("enableElectUncleanMaster=true")

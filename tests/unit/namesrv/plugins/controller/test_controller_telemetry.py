@@ -421,20 +421,20 @@ async def test_the_active_controller_compares_the_clocks_of_brokers(tmp_path: Pa
     assert telemetry is not None
     with patch.object(heartbeats, "wall_ms", lambda: START_MS):
         for late_ms in (40, 5, 90):
-            await bench.beat(1, send_time_millis=START_MS - late_ms)
-        await bench.beat(2, send_time_millis=START_MS + 7_000)
-        await bench.beat(3)  # RocketMQ's broker
-        await bench.beat(77, send_time_millis=START_MS)
+            await bench.heartbeat(1, send_time_millis=START_MS - late_ms)
+        await bench.heartbeat(2, send_time_millis=START_MS + 7_000)
+        await bench.heartbeat(3)  # RocketMQ's broker
+        await bench.heartbeat(77, send_time_millis=START_MS)
         for nonsense in (-1, 1 << 62):
-            await bench.beat(3, send_time_millis=nonsense)
+            await bench.heartbeat(3, send_time_millis=nonsense)
     telemetry.put_clock_samples()  # not active yet: forgotten
     with patch.object(heartbeats, "wall_ms", lambda: START_MS):
         telemetry.active_changed(True)
         for late_ms in (40, 5, 90):
-            await bench.beat(1, send_time_millis=START_MS - late_ms)
-        await bench.beat(2, send_time_millis=START_MS + 7_000)
-        await bench.beat(3)
-        await bench.beat(77, send_time_millis=START_MS)
+            await bench.heartbeat(1, send_time_millis=START_MS - late_ms)
+        await bench.heartbeat(2, send_time_millis=START_MS + 7_000)
+        await bench.heartbeat(3)
+        await bench.heartbeat(77, send_time_millis=START_MS)
     telemetry.put_clock_samples()
     telemetry.put_clock_samples()
     await telemetry.writer.close()
@@ -526,7 +526,7 @@ async def test_why_a_sync_state_set_changed(tmp_path: Path) -> None:
     assert await reason(1, 2, 3, set_epoch=3) == "caught_up"
     bench.lose(2)
     assert await reason(1, set_epoch=4) == "lag", "3 is alive, whatever 2 is"
-    await bench.beat(2)
+    await bench.heartbeat(2)
     assert await reason(1, 2, set_epoch=5) == "caught_up"
     bench.lose(2)
     assert await reason(1, 3, set_epoch=6) == "gone"
@@ -541,7 +541,7 @@ async def test_an_election_says_when_the_master_was_heard_and_missed(tmp_path: P
     bench.now_ms += 700
     bench.lose(1)  # 51 ms: found by a scan
     bench.now_ms += 40  # and elected a little later
-    await bench.beat(2)
+    await bench.heartbeat(2)
     await bench.elect(2)
     event = proposed(bench)
     assert isinstance(event, ElectMaster)
@@ -564,7 +564,7 @@ async def test_a_master_that_was_never_heard_here_is_missed_at_the_election(tmp_
     await bench.group_of(1, 2)
     for key in list(bench.liveness.keys()):
         bench.liveness.forget(key)
-    await bench.beat(2)
+    await bench.heartbeat(2)
     await bench.elect(2)
     event = proposed(bench)
     assert isinstance(event, ElectMaster)

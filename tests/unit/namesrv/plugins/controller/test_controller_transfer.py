@@ -55,7 +55,7 @@ async def lived(tmp_path: Path) -> Bench:
     for broker_id in (2, 3):
         await bench.apply(broker_id)
         await bench.register(broker_id)
-        await bench.beat(broker_id)
+        await bench.heartbeat(broker_id)
     await bench.elect(2)
     await bench.ask(
         wire.APPLY_BROKER_ID,
@@ -92,8 +92,8 @@ async def test_a_cluster_moves(tmp_path: Path) -> None:
     assert await import_into(new, data) == 1
     assert without_places(new.plugin.machine.state) == without_places(old.plugin.machine.state)
     assert new.plugin.config.controller_grace_ms == 77
-    await new.beat(2)
-    await new.beat(3)
+    await new.heartbeat(2)
+    await new.heartbeat(3)
     assert (await new.elect(3)).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST, "the master stays"
     assert (await refused(new.apply(1))).code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
 
@@ -130,8 +130,8 @@ async def test_what_lived_on_since_the_first_try_stays(tmp_path: Path) -> None:
     old, new = await lived(tmp_path / "old"), Bench(tmp_path / "new")
     data = await export(old)
     await import_into(new, data)
-    await new.beat(3)
-    await new.beat(2)
+    await new.heartbeat(3)
+    await new.heartbeat(2)
     await new.alter([2, 3], master=2, epoch=3, set_epoch=new.broker_set.sync_state_set_epoch)
     before = new.broker_set
     await import_into(new, data)

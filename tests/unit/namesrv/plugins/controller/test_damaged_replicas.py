@@ -25,19 +25,19 @@ async def winner(bench: Bench) -> tuple[int | None, dict[int, str]]:
 
 
 async def test_a_sound_member_wins_over_a_damaged_one_with_a_longer_log(bench: Bench) -> None:
-    await bench.beat(1, epoch=1, max_offset=100, confirm_offset=90)
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
-    await bench.beat(3, epoch=1, max_offset=95, confirm_offset=90)
+    await bench.heartbeat(1, epoch=1, max_offset=100, confirm_offset=90)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
+    await bench.heartbeat(3, epoch=1, max_offset=95, confirm_offset=90)
     bench.lose(1)
     elected, why = await winner(bench)
     assert elected == 3
     assert why[2] == "8 confirmed bytes of its log are damaged"
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90)  # healed
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90)  # healed
     assert (await winner(bench))[0] == 2
 
 
 async def test_a_damaged_member_wins_if_no_sound_one_is_alive(bench: Bench) -> None:
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
     bench.lose(1)
     bench.lose(3) if 3 in bench.peers else None
     elected, why = await winner(bench)
@@ -46,18 +46,18 @@ async def test_a_damaged_member_wins_if_no_sound_one_is_alive(bench: Bench) -> N
 
 async def test_confirmed_messages_are_worth_more_than_a_sound_log(bench: Bench) -> None:
     """A member that has restarted may lack some: electing it would lose them at all replicas."""
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
-    await bench.beat(3, epoch=1, max_offset=80, confirm_offset=70)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
+    await bench.heartbeat(3, epoch=1, max_offset=80, confirm_offset=70)
     bench.lose(1)
     assert (await winner(bench))[0] == 2
-    await bench.beat(3, epoch=0, max_offset=100, confirm_offset=90)
+    await bench.heartbeat(3, epoch=0, max_offset=100, confirm_offset=90)
     assert (await winner(bench))[0] == 2
 
 
 async def test_a_damaged_replica_is_not_designated(bench: Bench) -> None:
-    await bench.beat(1, epoch=1, max_offset=100, confirm_offset=90)
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
-    await bench.beat(3, epoch=1, max_offset=100, confirm_offset=90)
+    await bench.heartbeat(1, epoch=1, max_offset=100, confirm_offset=90)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
+    await bench.heartbeat(3, epoch=1, max_offset=100, confirm_offset=90)
     with pytest.raises(
         CommandError, match="broker 2 is not elected: 8 confirmed bytes of its log are damaged"
     ):
@@ -71,7 +71,7 @@ async def test_a_damaged_replica_is_not_designated(bench: Bench) -> None:
 
 async def test_a_master_that_has_restarted_is_not_succeeded_by_a_damaged_member(bench: Bench) -> None:
     for damaged in (None, 8):
-        await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=damaged)
+        await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=damaged)
         view = LiveView({2: LiveInfo("a", 1, 100, 90, damaged_bytes=damaged or 0)})
         assert rank(2, view)[0] is (damaged is None)
 

@@ -20,48 +20,48 @@ async def bench(tmp_path: Path) -> Bench:
 
 
 async def test_between_equal_logs_the_member_with_room_wins(bench: Bench) -> None:
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, election_priority=1, **FULL)
-    await bench.beat(3, epoch=1, max_offset=100, confirm_offset=90, election_priority=2)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, election_priority=1, **FULL)
+    await bench.heartbeat(3, epoch=1, max_offset=100, confirm_offset=90, election_priority=2)
     bench.lose(1)
     elected, why = await winner(bench)
     assert elected == 3 and why[2] == "its disk is full"
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, election_priority=1)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, election_priority=1)
     assert (await winner(bench))[0] == 2, "it has room again"
 
 
 async def test_a_longer_log_is_worth_more_than_room(bench: Bench) -> None:
     """It may have messages that were acknowledged with fewer replicas than all, and are not confirmed."""
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
-    await bench.beat(3, epoch=1, max_offset=95, confirm_offset=90)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
+    await bench.heartbeat(3, epoch=1, max_offset=95, confirm_offset=90)
     bench.lose(1)
     assert (await winner(bench))[0] == 2
 
 
 async def test_a_full_member_wins_if_it_alone_has_all_that_is_confirmed(bench: Bench) -> None:
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
-    await bench.beat(3, epoch=1, max_offset=80, confirm_offset=70)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
+    await bench.heartbeat(3, epoch=1, max_offset=80, confirm_offset=70)
     bench.lose(1)
     assert (await winner(bench))[0] == 2
 
 
 async def test_confirmed_messages_are_worth_more_than_room_and_a_sound_log(bench: Bench) -> None:
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8, **FULL)
-    await bench.beat(3, epoch=1, max_offset=80, confirm_offset=70)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8, **FULL)
+    await bench.heartbeat(3, epoch=1, max_offset=80, confirm_offset=70)
     bench.lose(1)
     assert (await winner(bench))[0] == 2
 
 
 async def test_a_sound_full_member_wins_over_a_damaged_one(bench: Bench) -> None:
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
-    await bench.beat(3, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
+    await bench.heartbeat(3, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
     bench.lose(1)
     assert (await winner(bench))[0] == 2
 
 
 async def test_a_hand_over_for_room_to_a_full_member_is_refused(bench: Bench) -> None:
-    await bench.beat(1, epoch=1, max_offset=100, confirm_offset=90, **FULL)
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
-    await bench.beat(3, epoch=1, max_offset=100, confirm_offset=90)
+    await bench.heartbeat(1, epoch=1, max_offset=100, confirm_offset=90, **FULL)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
+    await bench.heartbeat(3, epoch=1, max_offset=100, confirm_offset=90)
     drained = {"master_broker_id": 1, "master_epoch": 1, "sync_state_set_epoch": 2, "equal_replicas": "1;2;3"}
     with pytest.raises(CommandError, match="broker 2 is not elected: its disk is full"):
         await bench.elect(2, designate=True, needs_room=True, **drained)
@@ -70,12 +70,12 @@ async def test_a_hand_over_for_room_to_a_full_member_is_refused(bench: Bench) ->
 
 
 async def test_an_operator_may_designate_a_full_member(bench: Bench) -> None:
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
     assert (await bench.elect(2, designate=True)).header.master_broker_id == 2  # type: ignore[union-attr]
 
 
 async def test_a_dry_run_says_whose_disk_is_full(bench: Bench) -> None:
-    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
+    await bench.heartbeat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
     _, why = await winner(bench)
     assert why[2] == "electable, but its disk is full" and why[3] == "electable"
 

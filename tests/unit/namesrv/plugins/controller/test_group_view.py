@@ -61,8 +61,8 @@ async def bench(tmp_path: Path) -> Bench:
 
 
 async def test_a_group_with_all_its_numbers(bench: Bench) -> None:
-    await bench.beat(1, epoch=1, max_offset=1_000, confirm_offset=900, min_in_sync_replicas=4)
-    await bench.beat(2, epoch=1, max_offset=900, confirm_offset=850)
+    await bench.heartbeat(1, epoch=1, max_offset=1_000, confirm_offset=900, min_in_sync_replicas=4)
+    await bench.heartbeat(2, epoch=1, max_offset=900, confirm_offset=850)
     bench.now_ms += 250
     found = await view(bench)
     replicas = found.pop("replicas")

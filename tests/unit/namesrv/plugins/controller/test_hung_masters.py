@@ -7,7 +7,7 @@ import pytest
 from keelmq.remoting.command import decode
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT
 from namesrv.plugins.controller.core.elect import LossReason
-from namesrv.plugins.controller.core.hang import BEATS_MIN_MS
+from namesrv.plugins.controller.core.hang import HEARTBEAT_SILENCE_MIN_MS
 from namesrv.plugins.controller.election.hung_masters import CONFIRM_MS
 from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address
 
@@ -19,19 +19,19 @@ async def bench(tmp_path: Path) -> Bench:
     """Broker 1 is master of 1, 2 and 3, and has been beating often for a while."""
     bench = Bench(tmp_path)
     await bench.group_of(1, 2, 3)
-    await all_ack_beats(bench)
+    await all_ack_heartbeats(bench)
     return bench
 
 
-async def all_ack_beats(bench: Bench, count: int = 5, *, epoch: int = TERM) -> None:
+async def all_ack_heartbeats(bench: Bench, count: int = 5, *, epoch: int = TERM) -> None:
     for _ in range(count):
         bench.now_ms += 200
-        await bench.beat(1, all_ack_in_sync_state_set=True, epoch=epoch)
+        await bench.heartbeat(1, all_ack_in_sync_state_set=True, epoch=epoch)
 
 
 async def silent(bench: Bench, *slaves: int, epoch: int | None = TERM) -> None:
     for slave in slaves:
-        await bench.beat(slave, silent_master_epoch=epoch)
+        await bench.heartbeat(slave, silent_master_epoch=epoch)
 
 
 async def inactive(bench: Bench) -> bool:
@@ -41,7 +41,7 @@ async def inactive(bench: Bench) -> bool:
 
 
 async def test_another_one_is_elected_when_all_say_that_it_is_silent(bench: Bench) -> None:
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 1
     assert await inactive(bench)
@@ -51,9 +51,9 @@ async def test_another_one_is_elected_when_all_say_that_it_is_silent(bench: Benc
 
 
 async def test_its_next_heartbeat_makes_it_active_again(bench: Bench) -> None:
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3)
-    await bench.beat(1, all_ack_in_sync_state_set=True, epoch=TERM)
+    await bench.heartbeat(1, all_ack_in_sync_state_set=True, epoch=TERM)
     assert not await inactive(bench)
     loss = bench.plugin.liveness_view.view(bench.broker_set).lost
     assert loss == {}
@@ -61,7 +61,7 @@ async def test_its_next_heartbeat_makes_it_active_again(bench: Bench) -> None:
 
 
 async def test_the_view_says_how_it_was_found(bench: Bench) -> None:
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3)
     assert await inactive(bench)
     assert bench.plugin.liveness_view.view(bench.broker_set).lost[1].reason is LossReason.HUNG
@@ -69,35 +69,35 @@ async def test_the_view_says_how_it_was_found(bench: Bench) -> None:
 
 @pytest.mark.parametrize("slaves", [(), (2,)])
 async def test_half_of_the_slaves_are_not_enough(bench: Bench, slaves: tuple[int, ...]) -> None:
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, *slaves)
     assert bench.plugin.hung_masters.found == 0
 
 
 async def test_a_slave_that_is_not_active_has_no_say(bench: Bench) -> None:
     bench.lose(3)
-    await all_ack_beats(bench)
-    bench.now_ms += BEATS_MIN_MS
+    await all_ack_heartbeats(bench)
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2)
     assert bench.plugin.hung_masters.found == 1
 
 
 @pytest.mark.parametrize("epoch", [None, TERM - 1, TERM + 1])
 async def test_silence_of_another_term_does_not_count(bench: Bench, epoch: int | None) -> None:
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3, epoch=epoch)
     assert bench.plugin.hung_masters.found == 0
 
 
-async def test_beats_of_another_term_do_not_count(bench: Bench) -> None:
-    await all_ack_beats(bench, epoch=TERM - 1)
-    bench.now_ms += BEATS_MIN_MS
+async def test_heartbeats_of_another_term_do_not_count(bench: Bench) -> None:
+    await all_ack_heartbeats(bench, epoch=TERM - 1)
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0
 
 
-async def test_a_master_whose_beats_arrive_stays(bench: Bench) -> None:
-    bench.now_ms += BEATS_MIN_MS - 1
+async def test_a_master_whose_heartbeats_arrive_stays(bench: Bench) -> None:
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS - 1
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0, "not yet"
     await bench.plugin.hung_masters.stop()
@@ -107,8 +107,8 @@ async def test_a_master_without_all_ack_has_its_whole_timeout(tmp_path: Path) ->
     """Also one of RocketMQ, and one that has just been switched over."""
     bench = Bench(tmp_path)
     await bench.group_of(1, 2, 3)
-    await all_ack_beats(bench)
-    await bench.beat(1, epoch=TERM)
+    await all_ack_heartbeats(bench)
+    await bench.heartbeat(1, epoch=TERM)
     bench.now_ms += 2_999
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0
@@ -117,7 +117,7 @@ async def test_a_master_without_all_ack_has_its_whole_timeout(tmp_path: Path) ->
 
 async def test_long_gaps_of_the_last_minute_ask_for_a_longer_one(bench: Bench) -> None:
     bench.now_ms += 1_000
-    await bench.beat(1, all_ack_in_sync_state_set=True, epoch=TERM)
+    await bench.heartbeat(1, all_ack_in_sync_state_set=True, epoch=TERM)
     bench.now_ms += 1_499
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0
@@ -128,26 +128,26 @@ async def test_long_gaps_of_the_last_minute_ask_for_a_longer_one(bench: Bench) -
 
 async def test_only_the_active_controller_looks(bench: Bench) -> None:
     bench.replicator.active = False
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0
 
 
 async def test_not_in_the_grace_window_of_a_new_one(bench: Bench) -> None:
     bench.plugin.liveness_view.became_active(3_000)
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0
-    bench.now_ms += 3_000 - BEATS_MIN_MS - 100
+    bench.now_ms += 3_000 - HEARTBEAT_SILENCE_MIN_MS - 100
     for slave in (2, 3):
-        await bench.beat(slave, silent_master_epoch=TERM)
+        await bench.heartbeat(slave, silent_master_epoch=TERM)
     assert bench.plugin.hung_masters.found == 0
     await bench.plugin.hung_masters.stop()
 
 
 async def test_it_can_be_switched_off_at_run_time(bench: Bench) -> None:
     await bench.configure("controllerHungMasterDetectionEnable=false")
-    bench.now_ms += BEATS_MIN_MS
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0
 
@@ -164,7 +164,7 @@ async def answer(bench: Bench, **values: object) -> dict[str, str]:
     return dict(decode(frame[4:]).ext_fields or {})
 
 
-async def test_only_a_master_with_all_ack_is_asked_to_beat_often(bench: Bench) -> None:
+async def test_only_a_master_with_all_ack_is_asked_for_heartbeats_often(bench: Bench) -> None:
     """A broker of RocketMQ gets the answer that it always got."""
     assert await answer(bench) == {}
     assert await answer(bench, silentMasterEpoch=1) == {}

@@ -25,14 +25,14 @@ async def bench(tmp_path: Path) -> Bench:
     made = Bench(tmp_path)
     await made.group_of(1, 2, 3)
     for broker_id in (1, 2, 3):
-        await made.beat(broker_id, epoch=1, max_offset=100, confirm_offset=90)
+        await made.heartbeat(broker_id, epoch=1, max_offset=100, confirm_offset=90)
     return made
 
 
-async def beat_unfit(bench: Bench, broker_id: int, refused: int | None = None, **values: object) -> None:
+async def heartbeat_unfit(bench: Bench, broker_id: int, refused: int | None = None, **values: object) -> None:
     """A heartbeat of a broker whose log ends at 60, and was confirmed up to 90."""
     header = {"epoch": 1, "max_offset": 60, "confirm_offset": 90, "refused_master_epoch": refused, **values}
-    await bench.beat(broker_id, **{**header, "broker_id": None, "unfit_broker_id": broker_id})
+    await bench.heartbeat(broker_id, **{**header, "broker_id": None, "unfit_broker_id": broker_id})
 
 
 async def explained(bench: Bench, broker_id: int = -1, **values: object) -> wire.ElectionExplanation:
@@ -53,7 +53,7 @@ async def lose_all_but(bench: Bench, broker_id: int) -> None:
 
 
 async def test_another_member_wins_and_the_preview_says_why(bench: Bench) -> None:
-    await beat_unfit(bench, 2)
+    await heartbeat_unfit(bench, 2)
     bench.lose(1)
     found = await explained(bench)
     assert found.new_master_broker_id == 3
@@ -63,7 +63,7 @@ async def test_another_member_wins_and_the_preview_says_why(bench: Bench) -> Non
 
 
 async def test_nobody_is_elected_until_its_log_is_whole_or_another_member_is_alive(bench: Bench) -> None:
-    await beat_unfit(bench, 2)
+    await heartbeat_unfit(bench, 2)
     bench.lose(1)
     bench.lose(3)
     found = await explained(bench)
@@ -73,7 +73,7 @@ async def test_nobody_is_elected_until_its_log_is_whole_or_another_member_is_ali
     await bench.run_elections()
     assert bench.plugin.elections.retries[GROUP].reason == why
     assert group(bench).sync_state_set == {1, 2, 3}
-    await bench.beat(2, epoch=1, max_offset=90, confirm_offset=90)  # an operator, or its log is back
+    await bench.heartbeat(2, epoch=1, max_offset=90, confirm_offset=90)  # an operator, or its log is back
     await bench.run_elections()
     assert group(bench).master_broker_id == 2
 
@@ -81,7 +81,7 @@ async def test_nobody_is_elected_until_its_log_is_whole_or_another_member_is_ali
 async def test_it_is_not_elected_uncleanly_nor_designated(tmp_path: Path) -> None:
     bench = Bench(tmp_path, enableElectUncleanMaster=True)
     await bench.group_of(1, 2)
-    await beat_unfit(bench, 2)
+    await heartbeat_unfit(bench, 2)
     with pytest.raises(CommandError, match=f"broker 2 is not elected: {LOST}"):
         await bench.elect(2, designate=True)
     bench.lose(1)
@@ -94,8 +94,8 @@ async def test_the_first_master_of_a_group_is_none_that_has_lost_its_end(tmp_pat
     for broker_id in (1, 2):
         await bench.apply(broker_id)
         await bench.register(broker_id)
-    await beat_unfit(bench, 1)
-    await bench.beat(2)
+    await heartbeat_unfit(bench, 1)
+    await bench.heartbeat(2)
     with pytest.raises(CommandError, match=LOST):
         await bench.elect(1)
     await bench.run_elections()
@@ -104,7 +104,7 @@ async def test_the_first_master_of_a_group_is_none_that_has_lost_its_end(tmp_pat
 
 async def test_a_master_that_restarts_without_its_end_is_succeeded(bench: Bench) -> None:
     """Its heartbeat is there before its registration ends its term, or without it."""
-    await beat_unfit(bench, 1)
+    await heartbeat_unfit(bench, 1)
     await bench.run_elections()
     assert group(bench).master_broker_id in (2, 3)
 
@@ -113,10 +113,10 @@ async def test_a_refused_term_goes_to_a_member_of_before(bench: Bench) -> None:
     await lose_all_but(bench, 2)
     assert (group(bench).master_broker_id, group(bench).sync_state_set) == (2, {2})
     epoch = group(bench).master_epoch
-    await beat_unfit(bench, 2)  # the new process has not heard of its election
+    await heartbeat_unfit(bench, 2)  # the new process has not heard of its election
     await bench.run_elections()
     assert group(bench).sync_state_set == {2}
-    await beat_unfit(bench, 2, refused=epoch)
+    await heartbeat_unfit(bench, 2, refused=epoch)
     found = await explained(bench)
     assert found.verdict == "refused" and found.is_change and found.new_master_broker_id is None
     assert found.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
@@ -126,15 +126,15 @@ async def test_a_refused_term_goes_to_a_member_of_before(bench: Bench) -> None:
     assert group(bench).master_epoch == epoch + 1
     assert bench.plugin.proposer.state.elections[-1].reason == found.remark
     assert decode_event(bench.replicator.events[-1]).v == 4  # an older controller stops there
-    await bench.beat(3, epoch=1, max_offset=100, confirm_offset=90)
+    await bench.heartbeat(3, epoch=1, max_offset=100, confirm_offset=90)
     await bench.run_elections()
     assert (group(bench).master_broker_id, group(bench).sync_state_set) == (3, {3})
 
 
 async def test_the_next_member_is_elected_at_once_if_it_is_alive(bench: Bench) -> None:
     await lose_all_but(bench, 2)
-    await bench.beat(3, epoch=1, max_offset=100, confirm_offset=90)
-    await beat_unfit(bench, 2, refused=group(bench).master_epoch)
+    await bench.heartbeat(3, epoch=1, max_offset=100, confirm_offset=90)
+    await heartbeat_unfit(bench, 2, refused=group(bench).master_epoch)
     await bench.run_elections()
     assert group(bench).master_broker_id == 3
 
@@ -147,7 +147,7 @@ async def test_a_refusal_counts_after_the_master_was_cleared(bench: Bench) -> No
     bench.now_ms += bench.plugin.config.scan_inactive_master_interval
     await bench.run_elections()
     assert (group(bench).master_broker_id, group(bench).sync_state_set) == (None, {2})
-    await beat_unfit(bench, 2, refused=group(bench).master_epoch)
+    await heartbeat_unfit(bench, 2, refused=group(bench).master_epoch)
     await bench.run_elections()
     assert group(bench).sync_state_set == {1, 2, 3}
 
@@ -156,7 +156,7 @@ async def test_a_registration_of_a_process_that_refuses_nothing_ends_the_refused
     """An operator has removed damagedRanges: what the process before said about this term no longer holds."""
     await lose_all_but(bench, 2)
     epoch = group(bench).master_epoch
-    await beat_unfit(bench, 2, refused=epoch)
+    await heartbeat_unfit(bench, 2, refused=epoch)
     await bench.register(2, epoch=1)
     assert (group(bench).master_broker_id, group(bench).master_epoch) == (None, epoch + 1)
 
@@ -168,7 +168,7 @@ async def test_a_kept_member_takes_over_from_a_master_that_refuses(bench: Bench)
         expected_master_epoch=1, expected_sync_state_set_epoch=2,
     )  # fmt: skip
     await bench.replicator.append(msgspec.json.encode(event))
-    await beat_unfit(bench, 2, refused=2)
+    await heartbeat_unfit(bench, 2, refused=2)
     await bench.run_elections()
     assert group(bench).master_broker_id in (1, 3)
 

@@ -198,13 +198,13 @@ async def test_leadership_moves_at_once(tmp_path: Path) -> None:
 def test_a_heartbeat_in_the_same_turn_does_not_stop_the_transfer_target(tmp_path: Path) -> None:
     """The library puts its election off with every append; the old leader goes on sending them meanwhile."""
     with QuietMember(tmp_path) as transfer_target:
-        beat = AppendEntries(3, 1, (), prev_index=1, prev_term=0)
-        transfer_target.receive("n1", beat)
+        heartbeat = AppendEntries(3, 1, (), prev_index=1, prev_term=0)
+        transfer_target.receive("n1", heartbeat)
         transfer_target.answers()
         transfer_target.receive("n1", TimeoutNow(2))  # of a term that is over
         assert "RequestVote" not in kinds(transfer_target.answers())
         transfer_target.receive("n1", TimeoutNow(3))
-        transfer_target.receive("n1", beat)
+        transfer_target.receive("n1", heartbeat)
         assert "RequestVote" in kinds(transfer_target.answers())
         assert transfer_target.core.term == 4
 

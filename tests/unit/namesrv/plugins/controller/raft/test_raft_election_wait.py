@@ -22,7 +22,7 @@ from namesrv.plugins.controller.raft.membership.member_list import MemberList
 from namesrv.plugins.controller.raft.membership.voters import Voters
 
 
-def beats(wait: ElectionWait, begin: float, seconds: float, every: float = 0.1, term: int = 1) -> float:
+def heartbeats(wait: ElectionWait, begin: float, seconds: float, every: float = 0.1, term: int = 1) -> float:
     now = begin
     while now < begin + seconds:
         wait.appended(term, now)
@@ -37,25 +37,25 @@ def make() -> ElectionWait:
 def test_a_quiet_group_waits_the_shortest_time() -> None:
     wait = make()
     assert wait.silence_s == 0.4
-    beats(wait, 0.0, 2 * BUCKET_S)
+    heartbeats(wait, 0.0, 2 * BUCKET_S)
     assert wait.silence_s == 0.4
 
 
 def test_pauses_lengthen_the_wait_at_once_and_for_minutes() -> None:
     wait = make()
-    now = beats(wait, 0.0, 2 * BUCKET_S)
-    now = beats(wait, now + 0.1, 0.3)
+    now = heartbeats(wait, 0.0, 2 * BUCKET_S)
+    now = heartbeats(wait, now + 0.1, 0.3)
     assert 0.59 < wait.silence_s < 0.61, "3 x the gap of 0.2 s"
-    now = beats(wait, now + 0.4, BUCKET_S * (BUCKETS - 2))
+    now = heartbeats(wait, now + 0.4, BUCKET_S * (BUCKETS - 2))
     assert wait.silence_s == LONGEST_S
-    beats(wait, now, BUCKET_S * 4)
+    heartbeats(wait, now, BUCKET_S * 4)
     assert wait.silence_s == 0.4, "forgotten after BUCKETS"
 
 
 def test_the_gap_between_two_leaders_is_not_one_of_a_leader() -> None:
     wait = make()
-    now = beats(wait, 0.0, 2 * BUCKET_S)
-    beats(wait, now + 60.0, BUCKET_S, term=2)
+    now = heartbeats(wait, 0.0, 2 * BUCKET_S)
+    heartbeats(wait, now + 60.0, BUCKET_S, term=2)
     assert wait.silence_s == 0.4
 
 
