@@ -2,7 +2,9 @@
 
 Messages are decoded to typed values, so that wrong types, unknown kinds and unknown fields are refused here.
 Arrays are decoded to tuples, as the library expects (it checks isinstance and compares with ==). The field
-names on the wire are pysyncobj's, because its dicts are encoded without a conversion.
+names on the wire are pysyncobj's, because its dicts are encoded without a conversion. Tags stay as the first
+release named them, also where the class has the term of Raft or etcd: members refuse a tag that they do not
+know.
 """
 
 from typing import Annotated, Any, Literal
@@ -83,8 +85,8 @@ class VoteEligibility(Struct, frozen=True, tag="standing", tag_field="type", for
     member_list: tuple[tuple[str, str], ...]  # (member, incarnation) that it promised, or is a member by
 
 
-class WelcomeRequest(Struct, tag="welcome_request", tag_field="type", forbid_unknown_fields=True):
-    """Asks the leader to commit a welcome for this incarnation: the sender's directory was empty."""
+class RejoinRequest(Struct, tag="welcome_request", tag_field="type", forbid_unknown_fields=True):
+    """Asks the leader to commit the rejoin of this incarnation: the sender's directory was empty."""
 
     incarnation: str
 
@@ -139,7 +141,7 @@ Message = (
     | PreVoteRequest
     | PreVoteGrant
     | VoteEligibility
-    | WelcomeRequest
+    | RejoinRequest
     | MemberListNote
     | TimeoutNow
     | VerifyLeader

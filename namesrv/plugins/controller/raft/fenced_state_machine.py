@@ -4,7 +4,7 @@ Deterministic: all members apply the same entries in the same order and come to 
 
     Batch("claim",  term n)            from now on only batches of term n are applied (fencing)
     Batch("events", term n, items)     refused as a whole if n is not the claimed term
-    Batch("welcome", term n, member)   its incarnation, the id of the only item, may vote from now on
+    Batch("welcome", term n, member)   a rejoin: the incarnation, the id of the only item, may vote now
     Batch("members", term n, leader)   a membership change (membership/member_list.py)
     item = (None, event | None)        without event: a read through the log, whose result is None
 
@@ -47,7 +47,7 @@ def decode_batch(data: bytes) -> Batch:
 class FencedStateMachine:
     """Adds the claimed term and the members to a StateMachine.
 
-    `welcomed`: member -> incarnation of its directory. `former`: ids that are or were members; a new
+    `rejoined`: member -> incarnation of its directory. `former`: ids that are or were members; a new
     directory of such an id is not fresh. `former_of(change)` returns the new `former`; None: the change is
     void.
     """
@@ -55,7 +55,7 @@ class FencedStateMachine:
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self.claimed_term = 0
-        self.welcomed: dict[str, str] = {}
+        self.rejoined: dict[str, str] = {}
         self.former: set[str] = set()
         self.former_of: Callable[[bytes], tuple[str, ...] | None] = lambda _change: None
 
@@ -70,7 +70,7 @@ class FencedStateMachine:
         if batch.term != self.claimed_term:
             return None
         if batch.kind == "welcome":
-            self.welcomed.update((batch.member, incarnation or "") for incarnation, _ in batch.items)
+            self.rejoined.update((batch.member, incarnation or "") for incarnation, _ in batch.items)
             return []
         if batch.kind == "members":
             former = self.former_of(batch.items[0][1] or b"")
@@ -82,12 +82,12 @@ class FencedStateMachine:
         self,
         claimed_term: int,
         state: bytes,
-        welcomed: Iterable[tuple[str, str]] = (),
+        rejoined: Iterable[tuple[str, str]] = (),
         former: Iterable[str] = (),
     ) -> None:
         """Replaces everything by the content of a snapshot."""
         self.former = set(former)
-        self.claimed_term, self.welcomed = claimed_term, dict(welcomed)
+        self.claimed_term, self.rejoined = claimed_term, dict(rejoined)
         self._machine.restore(state)
 
     def state(self) -> bytes:

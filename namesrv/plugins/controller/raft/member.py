@@ -25,13 +25,13 @@ from namesrv.plugins.controller.raft.codec import (
     Ping,
     PreVoteGrant,
     PreVoteRequest,
+    RejoinRequest,
     RequestVote,
     ResponseVote,
     TermHint,
     TimeoutNow,
     VerifyLeader,
     VoteEligibility,
-    WelcomeRequest,
     decode_message,
     encode,
     to_library,
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 60.0
 NEVER, NEVER_YET = float("inf"), float("-inf")
-WELCOME_RETRY_S = 0.5
+REJOIN_RETRY_S = 0.5
 LOG_WAITING_S = 10.0
 
 
@@ -87,8 +87,8 @@ class Member:
     """Implements LinkEvents. The adapter of the library sets the three callbacks before the first tick, and
     `links` unless this is a group of one.
 
-    `welcomed_as()`: the incarnation of this member that the group has welcomed, as applied here; None: none.
-    `welcome(member, incarnation)`: proposes a welcome if this member leads.
+    `rejoined_as()`: the incarnation of this member that has rejoined, as applied here; None: none.
+    `rejoin(member, incarnation)`: proposes a rejoin if this member leads.
     `deliver(member, message)` passes a message to the library; `connected`, `disconnected` report voters.
     """
 
@@ -104,11 +104,11 @@ class Member:
         *,
         member_list: MemberList,
         joining: Joining,
-        welcomed_as: Callable[[], str | None],
-        welcome: Callable[[str, str], None],
+        rejoined_as: Callable[[], str | None],
+        rejoin: Callable[[str, str], None],
     ) -> None:
         self._settings, self.core, self.member_list, self.joining = settings, core, member_list, joining
-        self._welcomed_as, self._welcome = welcomed_as, welcome
+        self._rejoined_as, self._rejoin = rejoined_as, rejoin
         self.voters = Voters(settings, core, joining, member_list, lambda: self.links)
         self.guard = Guard(core, self.reply, settings.cluster_id)
         self.read_index = ReadIndex(core, lambda: self.voters.others, self.reply, settings.heartbeat_s)
@@ -120,7 +120,7 @@ class Member:
         self._actions: deque[Callable[[], object]] = deque()
         self._wait = ElectionWait(settings.election_min_s, settings.fast_election_s)
         self._deadline = NEVER  # of the next election; that of the library is kept at NEVER
-        self._ask_welcome_at = self._log_waiting_at = NEVER_YET
+        self._ask_rejoin_at = self._log_waiting_at = NEVER_YET
         self.snapshot_index: int | None = None  # where the log begins after the snapshot of this tick
         self.later: list[dict[str, Any]] = []  # refusals for the library itself, delivered in the next tick
         self._led_by: tuple[str | None, int] = (None, 0)  # leader and its term, as last logged
@@ -298,9 +298,9 @@ class Member:
             case VoteEligibility():
                 if self.joining.receive(member, message):
                     self._send_vote_eligibility()
-            case WelcomeRequest():
+            case RejoinRequest():
                 if self.core.leads:
-                    self._welcome(member, message.incarnation)
+                    self._rejoin(member, message.incarnation)
             case MemberListNote():
                 self.voters.check_member_list(member, message)
             case TimeoutNow():
@@ -349,14 +349,14 @@ class Member:
         own = self.joining.own.incarnation
         if self.joining.is_member:
             pass  # removed from the group: it never votes again
-        elif own == self._welcomed_as() or self.member_list.fresh == (self._settings.self_id, own):
+        elif own == self._rejoined_as() or self.member_list.fresh == (self._settings.self_id, own):
             self.core.abstain()  # it may have voted in this term before its directory was lost
-            self.joining.welcomed()
+            self.joining.rejoined()
             logger.warning("this member has every entry that it may have acknowledged, and votes again")
             self._send_vote_eligibility()
-        elif self.joining.rejoins and now >= self._ask_welcome_at and self.core.leader_id is not None:
-            self._ask_welcome_at = now + WELCOME_RETRY_S
-            self.reply(self.core.leader_id, WelcomeRequest(self.joining.own.incarnation))
+        elif self.joining.rejoins and now >= self._ask_rejoin_at and self.core.leader_id is not None:
+            self._ask_rejoin_at = now + REJOIN_RETRY_S
+            self.reply(self.core.leader_id, RejoinRequest(self.joining.own.incarnation))
         if now >= self._log_waiting_at:
             self._log_waiting_at = now + LOG_WAITING_S
             self._log_waiting()

@@ -229,8 +229,8 @@ class Replica:
                 return
             await asyncio.sleep(CLAIM_RETRY_S)
 
-    def _welcome(self, member: str, incarnation: str) -> None:
-        """Proposes the welcome of a member that has an empty directory, and which repeats its request."""
+    def _rejoin(self, member: str, incarnation: str) -> None:
+        """Proposes the rejoin of a member that has an empty directory, and which repeats its request."""
         if self._epoch is not None and self._core is not None:
             logger.warning("member %s joins with an empty data directory", member)
             batch = Batch("welcome", self._epoch, member, ((incarnation, None),))
@@ -311,8 +311,8 @@ class Replica:
             core,
             member_list=self.member_list,
             joining=Joining(self.self_id, others, self.vote_eligibility, self._store_vote_eligibility),
-            welcomed_as=lambda: self.state_machine.welcomed.get(self.self_id),
-            welcome=self._schedule_welcome,
+            rejoined_as=lambda: self.state_machine.rejoined.get(self.self_id),
+            rejoin=self._schedule_rejoin,
         )
 
     # ------------------------------------------------------------------ raft thread
@@ -322,8 +322,8 @@ class Replica:
         except OSError as error:
             self.fatal(EXIT_JOURNAL, f"{self.directory.vote_eligibility}: {os.strerror(error.errno or 0)}")
 
-    def _schedule_welcome(self, member: str, incarnation: str) -> None:
-        self.call_in_loop(lambda: self._welcome(member, incarnation))
+    def _schedule_rejoin(self, member: str, incarnation: str) -> None:
+        self.call_in_loop(lambda: self._rejoin(member, incarnation))
 
     def call_in_loop(self, action: Callable[[], object]) -> None:
         if self._loop is not None:
@@ -361,7 +361,7 @@ class Replica:
                 previous=previous,
                 claimed_term=self.state_machine.claimed_term,
                 state=self.state_machine.state(),
-                welcomed=tuple(sorted(self.state_machine.welcomed.items())),
+                rejoined=tuple(sorted(self.state_machine.rejoined.items())),
                 former=tuple(sorted(self.state_machine.former)),
                 member_list=(member_list_index, encode_change(change)),
             )
@@ -382,7 +382,7 @@ class Replica:
         """Restores the state from the snapshot file: at the start, or after the leader has sent one."""
         try:
             found = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
-            self.state_machine.restore(found.claimed_term, found.state, found.welcomed, found.former)
+            self.state_machine.restore(found.claimed_term, found.state, found.rejoined, found.former)
             self.member_list.restored(found.last[1], found.member_list)
             return found.last, found.previous
         except (DamagedError, OSError) as error:

@@ -7,10 +7,10 @@ state:
 
     new       -> promised   every other member is new as well: promise this list of incarnations, once
     promised  -> member     every other member has promised the same list (or is a member by it)
-    new       -> member     a welcome of this incarnation was committed by others and applied here (Replica)
+    new       -> member     the rejoin of this incarnation was committed by others and applied here (Replica)
 
 Two different lists can never both be complete: each needs the promise of every member, and a promise is
-durable and made once for each incarnation. A welcome is an entry that was appended after the directory was
+durable and made once for each incarnation. A rejoin is an entry that was appended after the directory was
 created, and was committed without this member. A leader that can commit it has every entry that this member
 may have helped to commit, and sends them; and a vote that this member has lost can no longer elect a leader
 (docs/adr/0010). Pure, except load() and save().
@@ -103,7 +103,7 @@ class Joining:
 
     @property
     def rejoins(self) -> bool:
-        """Whether the group is not new, but this directory is: then it needs a welcome to become a voter."""
+        """Whether the group is not new, but this directory is: then it must rejoin to become a voter."""
         return not self.is_member and any(each.state == "member" for each in self.received.values())
 
     def waits_for(self) -> list[str]:
@@ -127,8 +127,8 @@ class Joining:
             self._join()
         return self.own is not before
 
-    def welcomed(self) -> None:
-        """Called when the welcome of this member was committed and applied here."""
+    def rejoined(self) -> None:
+        """Called when the rejoin of this member was committed and applied here."""
         self._become("member", ())
 
     def _promise(self) -> None:

@@ -29,7 +29,8 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     previous: Entry
     claimed_term: Number
     state: bytes  # StateMachine.snapshot()
-    welcomed: tuple[tuple[str, str], ...] = ()  # (member, incarnation); since the second release
+    rejoined: tuple[tuple[str, str], ...] = msgspec.field(name="welcomed", default=())
+    """(member, incarnation); since the second release."""
     former: tuple[str, ...] = ()
     member_list: tuple[int, bytes] | None = None  # (index, encoded change) as of `last`
     answers: tuple[tuple[str, bytes], ...] = ()  # older releases need it, for request ids that none used

@@ -285,7 +285,7 @@ async def test_the_address_of_a_newcomer_reaches_all_and_its_next_life_has_anoth
                 "the other address",
             )
             await until(
-                lambda: plugin_of(again).replicator.status()["standing"] == "member", "it was welcomed"
+                lambda: plugin_of(again).replicator.status()["standing"] == "member", "it was rejoined"
             )
             await change(admin, configs, wire.TRANSFER_LEADER, controller_id="n3")
             await until(lambda: plugin_of(again).replicator.is_active, "it leads")

@@ -34,8 +34,8 @@ class Leader:
             joining=Joining(
                 "n0", frozenset(("n1", "n2")), VoteEligibility("", "member", ()), lambda _changed: None
             ),
-            welcomed_as=lambda: None,
-            welcome=lambda _member, _incarnation: None,
+            rejoined_as=lambda: None,
+            rejoin=lambda _member, _incarnation: None,
         )
 
 

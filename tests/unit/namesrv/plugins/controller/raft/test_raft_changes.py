@@ -165,7 +165,7 @@ async def test_one_more_member_and_one_less(tmp_path: Path) -> None:
         assert not group.fatal
 
 
-async def test_a_member_that_comes_again_is_welcomed_first(tmp_path: Path) -> None:
+async def test_a_member_that_comes_again_rejoins_first(tmp_path: Path) -> None:
     """Its new directory has forgotten what the old one promised."""
     async with Group(tmp_path, append_deadline_s=1.0) as group:
         leader = await group.active()
@@ -177,7 +177,7 @@ async def test_a_member_that_comes_again_is_welcomed_first(tmp_path: Path) -> No
         await group.start(again)
         assert await leader.add_member(again, group.members[again]) == Committed(None)
         await until(lambda: group.running[again].status()["standing"] == "member", "it votes")
-        assert again in leader.state_machine.welcomed
+        assert again in leader.state_machine.rejoined
 
 
 async def test_leadership_moves_at_once(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def refusal(outcome: object) -> str:
 
 async def test_who_died_a_moment_ago_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection still stands, as after a power cut, and it answered less than leader_fallback_s ago. A
-    member that needs a welcome and this one: with both of them missing, nobody could ever decide again."""
+    member that must rejoin and this one: with both of them missing, nobody could ever decide again."""
     monkeypatch.setattr(changes, "RESPONSE_S", 0.3)
     async with Group(tmp_path) as group:
         leader = await group.active()

@@ -1,4 +1,4 @@
-"""Who may vote: the first start, an empty directory, promises, welcomes; and the files that remember it."""
+"""Who may vote: the first start, an empty directory, promises, rejoins; and the files that remember it."""
 
 import asyncio
 import shutil
@@ -10,9 +10,9 @@ from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     AppendEntries,
     PreVoteRequest,
+    RejoinRequest,
     RequestVote,
     VoteEligibility,
-    WelcomeRequest,
 )
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_batch
 from namesrv.plugins.controller.raft.membership import vote_eligibility as standing
@@ -74,7 +74,7 @@ def test_a_member_that_lost_its_disk_is_not_new() -> None:
     assert members.states() == ["member", "member", "new"]
     assert members.all["n2"].rejoins
     assert members.all["n2"].waits_for() == []
-    members.all["n2"].welcomed()
+    members.all["n2"].rejoined()
     assert members.stored["n2"] == VoteEligibility("n2-b", "member", ())
 
 
@@ -131,7 +131,7 @@ def test_what_a_directory_says(tmp_path: Path) -> None:
         load("new")  # it is a member now: where is its journal?
 
 
-def welcome(term: int, index: int, incarnation: str) -> tuple[tuple[bytes, int, int], ...]:
+def rejoin(term: int, index: int, incarnation: str) -> tuple[tuple[bytes, int, int], ...]:
     from pysyncobj.pickle import dumps
 
     claim = encode_batch(Batch("claim", term, "n1"))
@@ -150,9 +150,9 @@ def test_an_empty_directory_gives_no_vote_and_no_acknowledgement_that_counts(tmp
         member.receive("n1", AppendEntries(3, 1, no_ops(2, 9, 3), prev_index=1, prev_term=0))
         assert member.answers() == [
             ("n1", Acknowledgement(10, reset=True, success=False, term=3)),
-            ("n1", WelcomeRequest(own.incarnation)),
+            ("n1", RejoinRequest(own.incarnation)),
         ]
-        entries = welcome(3, 10, own.incarnation)
+        entries = rejoin(3, 10, own.incarnation)
         member.receive("n1", AppendEntries(3, 11, entries, prev_index=9, prev_term=3))
         member.tick()
         member.tick()
@@ -166,9 +166,9 @@ def test_an_empty_directory_gives_no_vote_and_no_acknowledgement_that_counts(tmp
         assert again.member.joining.is_member
 
 
-def test_a_welcome_of_another_directory_is_not_ours(tmp_path: Path) -> None:
+def test_a_rejoin_of_another_directory_is_not_ours(tmp_path: Path) -> None:
     with QuietMember(tmp_path, bootstrap=False) as member:
-        member.receive("n1", AppendEntries(3, 3, welcome(3, 2, "0123"), prev_index=1, prev_term=0))
+        member.receive("n1", AppendEntries(3, 3, rejoin(3, 2, "0123"), prev_index=1, prev_term=0))
         member.tick()
         member.tick()
         assert not member.member.joining.is_member
@@ -221,7 +221,7 @@ async def test_bootstrap_starts_a_group_of_which_one_never_came(tmp_path: Path) 
 
 
 def test_files_of_the_first_release_are_read(tmp_path: Path) -> None:
-    """Written before there was a standing, with request ids in log and snapshot, which has no welcomes."""
+    """Written before there was a standing, with request ids in log and snapshot, which has no rejoins."""
     shutil.copytree(Path("tests/fixtures/raft/v1"), tmp_path / "n0")
     machine = ListMachine()
     replica = Group(tmp_path, 1, secret=None).replicator("n0", machine)
