@@ -68,7 +68,7 @@ class Changes:
         vote_eligibility = self._member.joining.received.get(member_id)
         if vote_eligibility is None:
             return ChangeRefused(f"{member_id} has disconnected")
-        fresh = vote_eligibility.state == "new" and member_id not in self._state_machine.former
+        fresh = vote_eligibility.state == "new" and member_id not in self._state_machine.used_ids
         added = self._member_list.added
         if request_address is not None:
             added[member_id] = request_address
@@ -173,7 +173,7 @@ class Changes:
         change = Change(
             based_on=based_on,
             members=tuple((name, *members[name]) for name in sorted(members)),
-            former=tuple(sorted({*self._state_machine.former, *self._member_list.members, *members})),
+            used_ids=tuple(sorted({*self._state_machine.used_ids, *self._member_list.members, *members})),
             fresh=fresh,
             added=tuple((name, *added[name]) for name in sorted(added) if name in members),
         )

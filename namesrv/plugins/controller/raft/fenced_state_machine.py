@@ -47,17 +47,17 @@ def decode_batch(data: bytes) -> Batch:
 class FencedStateMachine:
     """Adds the claimed term and the members to a StateMachine.
 
-    `rejoined`: member -> incarnation of its directory. `former`: ids that are or were members; a new
-    directory of such an id is not fresh. `former_of(change)` returns the new `former`; None: the change is
-    void.
+    `rejoined`: member -> incarnation of its directory. `used_ids`: ids that are or were members; a new
+    directory of such an id is not fresh. `used_ids_of(change)` returns the new `used_ids`; None: the change
+    is void.
     """
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self.claimed_term = 0
         self.rejoined: dict[str, str] = {}
-        self.former: set[str] = set()
-        self.former_of: Callable[[bytes], tuple[str, ...] | None] = lambda _change: None
+        self.used_ids: set[str] = set()
+        self.used_ids_of: Callable[[bytes], tuple[str, ...] | None] = lambda _change: None
 
     def apply(self, data: bytes) -> list[object] | None:
         """Returns the results in the order of the items; None: fenced, nothing was applied."""
@@ -73,9 +73,9 @@ class FencedStateMachine:
             self.rejoined.update((batch.member, incarnation or "") for incarnation, _ in batch.items)
             return []
         if batch.kind == "members":
-            former = self.former_of(batch.items[0][1] or b"")
-            self.former.update(former or ())
-            return None if former is None else [None]
+            used_ids = self.used_ids_of(batch.items[0][1] or b"")
+            self.used_ids.update(used_ids or ())
+            return None if used_ids is None else [None]
         return [None if event is None else self._machine.apply(event) for _, event in batch.items]
 
     def restore(
@@ -83,10 +83,10 @@ class FencedStateMachine:
         claimed_term: int,
         state: bytes,
         rejoined: Iterable[tuple[str, str]] = (),
-        former: Iterable[str] = (),
+        used_ids: Iterable[str] = (),
     ) -> None:
         """Replaces everything by the content of a snapshot."""
-        self.former = set(former)
+        self.used_ids = set(used_ids)
         self.claimed_term, self.rejoined = claimed_term, dict(rejoined)
         self._machine.restore(state)
 

@@ -286,7 +286,7 @@ class Replica:
     def _open_journal(self) -> Journal:
         previous: LogEntry | None = None
         last: LogEntry | None = None
-        self.state_machine.former_of = self.member_list.former
+        self.state_machine.used_ids_of = self.member_list.used_ids
         if self.directory.snapshot.exists():
             snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
             previous, last = snapshot.previous, snapshot.last
@@ -362,7 +362,7 @@ class Replica:
                 claimed_term=self.state_machine.claimed_term,
                 state=self.state_machine.state(),
                 rejoined=tuple(sorted(self.state_machine.rejoined.items())),
-                former=tuple(sorted(self.state_machine.former)),
+                used_ids=tuple(sorted(self.state_machine.used_ids)),
                 member_list=(member_list_index, encode_change(change)),
             )
             target = self.directory.path / os.path.basename(path)
@@ -382,7 +382,7 @@ class Replica:
         """Restores the state from the snapshot file: at the start, or after the leader has sent one."""
         try:
             found = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
-            self.state_machine.restore(found.claimed_term, found.state, found.rejoined, found.former)
+            self.state_machine.restore(found.claimed_term, found.state, found.rejoined, found.used_ids)
             self.member_list.restored(found.last[1], found.member_list)
             return found.last, found.previous
         except (DamagedError, OSError) as error:

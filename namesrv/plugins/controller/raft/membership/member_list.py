@@ -28,7 +28,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
 
     based_on: Number  # index of the change before it, 0: none
     members: tuple[tuple[str, str, int], ...]  # (id, host, port), in order
-    former: tuple[str, ...] = ()  # every id that is or was a member
+    used_ids: tuple[str, ...] = ()  # every id that is or was a member
     fresh: tuple[str, str] | None = None
     added: tuple[tuple[str, str, int], ...] = ()
 
@@ -93,13 +93,13 @@ class MemberList:
         truncated."""
         return next(each for each in reversed(self._changes) if each[0] <= index or each is self._changes[0])
 
-    def former(self, blob: bytes) -> tuple[str, ...] | None:
-        """Returns `former` of the encoded change; None: the change is void."""
+    def used_ids(self, blob: bytes) -> tuple[str, ...] | None:
+        """Returns `used_ids` of the encoded change; None: the change is void."""
         try:
             wanted = decode_change(blob)
         except msgspec.MsgspecError:
             return None
-        return next((change.former for _, change in self._changes if change == wanted), None)
+        return next((change.used_ids for _, change in self._changes if change == wanted), None)
 
     # ------------------------------------------------------------------ what happens to the log
     def appended(self, command: bytes, index: int, term: int) -> None:

@@ -31,7 +31,7 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: bytes  # StateMachine.snapshot()
     rejoined: tuple[tuple[str, str], ...] = msgspec.field(name="welcomed", default=())
     """(member, incarnation); since the second release."""
-    former: tuple[str, ...] = ()
+    used_ids: tuple[str, ...] = msgspec.field(name="former", default=())
     member_list: tuple[int, bytes] | None = None  # (index, encoded change) as of `last`
     answers: tuple[tuple[str, bytes], ...] = ()  # older releases need it, for request ids that none used
 

@@ -62,7 +62,7 @@ class TestTheMemberList:
         assert sorted(member_list.members) == ["a", "b"]
         self.append(member_list, 9, Change(7, (A,)))
         assert sorted(member_list.members) == ["a"]
-        assert member_list.former(encode_change(Change(0, (A, C)))) is None
+        assert member_list.used_ids(encode_change(Change(0, (A, C)))) is None
 
     def test_a_change_of_an_older_term_is_void(self) -> None:
         member_list = self.member_list()
@@ -101,8 +101,8 @@ class TestTheMemberList:
         batch = Batch("members", 1, "a", ((None, old),))
         member_list.appended(b"\x00" + msgspec.msgpack.encode((0, (encode_batch(batch),))), 7, 1)
         assert sorted(member_list.members) == ["a", "b"] and member_list.added == {}
-        assert member_list.former(old) == ("a", "b", "c")
-        assert member_list.former(b"garbage") is None
+        assert member_list.used_ids(old) == ("a", "b", "c")
+        assert member_list.used_ids(b"garbage") is None
 
     def test_a_snapshot_holds_only_what_cannot_be_cut_any_more(self) -> None:
         member_list = self.member_list()
