@@ -276,7 +276,7 @@ class MasterServer:
         self._protocols: dict[MasterLink, MasterProtocol] = {}
         self._refused: Counter[str] = Counter()
         self._refused_log = RateLimitedLogger(logger)
-        self._strangers_log = RateLimitedLogger(logger, level=logging.INFO)
+        self._unidentified_log = RateLimitedLogger(logger, level=logging.INFO)
         self._listener: asyncio.Server | None = None
         self._tasks = TaskSet()
         self._tls_port: TlsPort | None = None
@@ -292,7 +292,7 @@ class MasterServer:
         factory = self._new_protocol if self._tls_port is None else self._tls_port.accepted
         self._connections = HeldConnections(
             cast(Callable[[], asyncio.Protocol], factory),
-            on_refused=partial(self._tell, self._strangers_log),
+            on_refused=partial(self._tell, self._unidentified_log),
             waiting_max=LINKS_MAX,
         )
 
@@ -364,7 +364,7 @@ class MasterServer:
     def accepted(self, protocol: MasterProtocol) -> MasterLink | None:
         """Returns the link of a new connection; None: it is refused."""
         if not self._connections.are_served:
-            self._tell(self._strangers_log, protocol.address, "this broker is not master")
+            self._tell(self._unidentified_log, protocol.address, "this broker is not master")
             return None
         if len(self._protocols) >= LINKS_MAX and not self._make_room():
             self._tell(self._refused_log, protocol.address, f"{LINKS_MAX} are open")
@@ -417,7 +417,7 @@ class MasterServer:
         if link is None or self._protocols.pop(link, None) is None:
             return
         if link.slave_id is None:
-            self._strangers_log.tell(
+            self._unidentified_log.tell(
                 self.clock(), "HA link of an unidentified peer (%s) ended: %s", protocol.address, reason
             )
             return

@@ -96,9 +96,9 @@ class MasterCheck:
     async def _check_peer(self, master: str) -> Refusal | None:
         said = await self._find_master(master)
         if said is None:
-            stranger = await self._unverified_peer()
-            if stranger is not None:
-                return Refusal(stranger, is_fault=True)
+            unverified = await self._unverified_peer()
+            if unverified is not None:
+                return Refusal(unverified, is_fault=True)
             return Refusal(f"the master {master} does not say where it serves slaves")
         ours = self._store.commit_log.file_bytes
         if said.file_bytes not in (None, ours):

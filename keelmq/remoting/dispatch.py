@@ -349,7 +349,7 @@ def answer_of(error: Exception, bad_request_code: int) -> tuple[int, str]:
 
 def _when_admitted(header: bytes, body: bytes, peer: RememberingPeer) -> bool:
     """AdmitAgain of codes that any peer may send: the first request of a connection is admitted as a whole,
-    since limits count the connections of strangers."""
+    since limits count the connections of anonymous clients."""
     return peer.is_admitted
 
 

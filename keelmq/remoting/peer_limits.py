@@ -185,8 +185,9 @@ class PeerLimits:
             oldest.evict(f"{problem}, and its frame is the oldest one")
 
     def _hold_unauthenticated(self, connection: Reader, count: int) -> None:
-        """At the limit of all addresses the oldest frame makes room: otherwise a stranger could hold the
-        limit for long with frames that it does not end, and keep out peers whose first request is large."""
+        """At the limit of all addresses the oldest frame makes room: otherwise an anonymous client could hold
+        the limit for long with frames that it does not end, and keep out peers whose first request is
+        large."""
         limits, held = self.limits, self._bytes_of[connection.network] + count
         if 0 < limits.unauthenticated_bytes_per_address < held:
             raise NoRoomError(

@@ -163,14 +163,14 @@ class SecurityConfig(Config):
 
     @property
     def security_on(self) -> bool:
-        """Whether any request of a stranger is refused."""
+        """Whether any request of an anonymous client is refused."""
         return (
             self.authentication_enabled or self.authorization_enabled or self.acl_enable or self.has_members
         )
 
     @property
     def has_members(self) -> bool:
-        """Whether this program can tell members of its cluster from strangers."""
+        """Whether this program can tell members of its cluster from anonymous clients."""
         has_secret = self._inner_text or self.inner_client_authentication_credentials_file is not None
         return bool(has_secret or self.member_certificates)
 

@@ -24,8 +24,8 @@ class OpenNetworkConfig(TlsConfig, SecurityConfig):
 
 
 def openings(config: OpenNetworkConfig) -> list[str]:
-    """Returns what strangers can do to a program with these settings; empty: nothing. Raises ConfigError:
-    tls.config.file cannot be read."""
+    """Returns what anonymous clients can do to a program with these settings; empty: nothing. Raises
+    ConfigError: tls.config.file cannot be read."""
     found = []
     if not config.authentication_enabled and not config.acl_enable:
         found.append("requests need no signature, so whoever reaches it can read, send and administer")

@@ -25,7 +25,8 @@ from keelmq.security.signed_headers import count_signed
 logger = logging.getLogger(__name__)
 
 LOGGED: Final = ("proof", "member")
-"""Reasons that an operator must see: the cluster itself is not right, or a stranger poses as a member."""
+"""Reasons that an operator must see: the cluster is misconfigured, or an anonymous client poses as a
+member."""
 SKEW_PERIOD_MS: Final = 60_000
 
 

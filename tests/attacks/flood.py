@@ -1,5 +1,5 @@
-"""Flooding: connections, frames and requests of strangers, until others are not served. Small floods: they
-show that there is a limit, and not how much a machine can take."""
+"""Flooding: connections, frames and requests of anonymous clients, until others are not served. Small floods:
+they show that there is a limit, and not how much a machine can take."""
 
 import asyncio
 import contextlib

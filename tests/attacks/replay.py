@@ -306,7 +306,7 @@ async def no_proof(attacker: Attacker) -> Outcome:
     answer="malformed",
 )
 async def hidden_proof(attacker: Attacker) -> Outcome:
-    """Signed by a member that a stranger has talked into signing a field of any name."""
+    """Signed by a member that an anonymous client has talked into signing a field of any name."""
     request = request_of(1012, {**GROUP, "0": "x"})
     return carried_out(await attacker.send("controller", proven(request, MEMBER)))
 

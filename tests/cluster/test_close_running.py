@@ -54,11 +54,11 @@ async def restart_all(running: Harness) -> None:
         await running.acked(20)
 
 
-async def stranger_sends(namesrv_addr: str) -> bool:
+async def anonymous_client_sends(namesrv_addr: str) -> bool:
     """As the clients of an open cluster: plain and unsigned."""
     async with Producer(namesrv_addr, tls=False) as producer:
         try:
-            await producer.send(Message("stranger", b"plain"), timeout_ms=3_000)
+            await producer.send(Message("unknown", b"plain"), timeout_ms=3_000)
         except SendError:
             return False
     return True
@@ -83,22 +83,22 @@ async def test_a_running_cluster_is_closed_in_three_rounds(tmp_path: Path) -> No
         for program in cluster.programs:
             program.settings.update(settings(program))
         await restart_all(running)
-        assert await stranger_sends(cluster.namesrv_addr)
+        assert await anonymous_client_sends(cluster.namesrv_addr)
 
         for program in cluster.programs:
             for key in taken_back:
                 program.settings.pop(key, None)
         await restart_all(running)
-        assert await stranger_sends(cluster.namesrv_addr)
+        assert await anonymous_client_sends(cluster.namesrv_addr)
 
         for program in cluster.programs:
             program.settings.clear()
             program.settings.update(before[program.name], securityPath=str(directory))
         await restart_all(running)
-        assert not await stranger_sends(cluster.namesrv_addr)
+        assert not await anonymous_client_sends(cluster.namesrv_addr)
         for program in cluster.programs:
-            async with AdminClient(timeout_ms=2_000) as stranger:
+            async with AdminClient(timeout_ms=2_000) as anonymous:
                 with pytest.raises(AdminError, match="username cannot be null"):
-                    await stranger.brokers.broker_config(program.address)
+                    await anonymous.brokers.broker_config(program.address)
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report

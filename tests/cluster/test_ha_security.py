@@ -1,4 +1,5 @@
-"""A fail-over of brokers whose HA links need credentials and TLS, among strangers at the replication port."""
+"""A fail-over of brokers whose HA links need credentials and TLS, among anonymous clients at the replication
+port."""
 
 import asyncio
 from pathlib import Path
@@ -31,7 +32,7 @@ def settings(authority: Authority) -> dict[str, str]:
 
 
 async def told(broker: Program, data: bytes, *, tls: bool) -> bytes:
-    """What the replication port says to a stranger."""
+    """What the replication port says to an anonymous client."""
     host, port = broker.settings["brokerIP1"], broker.settings["haListenPort"]
     context = ClientTls(verify=False).context if tls else None
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
@@ -45,7 +46,7 @@ async def told(broker: Program, data: bytes, *, tls: bool) -> bytes:
             writer.close()
 
 
-async def test_a_fail_over_loses_nothing_and_tells_strangers_nothing(tmp_path: Path) -> None:
+async def test_a_fail_over_loses_nothing_and_tells_anonymous_clients_nothing(tmp_path: Path) -> None:
     keys = settings(Authority(tmp_path / "ca"))
     inner = {"innerClientAuthenticationCredentials": SECRET}
     async with Harness(tmp_path, broker_settings={**SAFE, **keys}, namesrv_settings=inner) as running:

@@ -88,7 +88,7 @@ async def test_a_full_disk_ends_one_member_and_the_others_go_on(tmp_path: Path) 
 
 
 async def test_a_member_without_descriptors_goes_on(tmp_path: Path) -> None:
-    """Strangers hold all of them: it keeps its links, votes, and listens again afterwards."""
+    """Anonymous clients hold all of them: it keeps its links, votes, and listens again afterwards."""
     async with Processes(tmp_path, compaction_entries=5_000, each={"n0": {"nofile": 30}}) as group:
         first = group.all[0]
         await group.append("first")

@@ -1,5 +1,5 @@
 """The pods of the overlay secure, run as declared: they read the Secret as the declared user, find each
-other, and refuse strangers."""
+other, and refuse anonymous clients."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def admin(secure_directory: Path) -> Found:
     return read_credentials(secure_directory / "security" / "admin" / "credentials.yml")
 
 
-def test_closed_pods_find_each_other_and_refuse_strangers(lab: Lab, admin: Found) -> None:
+def test_closed_pods_find_each_other_and_refuse_anonymous_clients(lab: Lab, admin: Found) -> None:
     async def scenario() -> None:
         tls = ClientTls.of(admin.tls)
         signer = signer_of(admin.credentials, proof=True)
@@ -48,7 +48,7 @@ def test_closed_pods_find_each_other_and_refuse_strangers(lab: Lab, admin: Found
             async with PullConsumer(cluster.name_servers, "podrun", **mine) as consumer:
                 pulled = [await consumer.pull(each, 0) for each in await consumer.fetch_queues(TOPIC)]
             assert [message.body for each in pulled for message in each.messages] == [b"signed"]
-            await strangers_are_refused(cluster, tls)
+            await anonymous_clients_are_refused(cluster, tls)
             for pod in [*cluster.brokers, *cluster.servers]:
                 assert lab.terminate(pod) == 0, lab.tail(pod)
                 assert "open to other machines" not in lab.tail(pod)
@@ -56,17 +56,17 @@ def test_closed_pods_find_each_other_and_refuse_strangers(lab: Lab, admin: Found
     lab.run(scenario)
 
 
-async def strangers_are_refused(cluster: Cluster, tls: ClientTls | None) -> None:
+async def anonymous_clients_are_refused(cluster: Cluster, tls: ClientTls | None) -> None:
     ports = {"broker": 10911, "namesrv": 9876}
     for component, port in ports.items():
         for pod in cluster.lab.of(component):
             address = f"{pod.address}:{port}"
-            async with AdminClient(tls=tls, timeout_ms=2_000) as stranger:
+            async with AdminClient(tls=tls, timeout_ms=2_000) as anonymous:
                 with pytest.raises(AdminError, match="username cannot be null"):
-                    await stranger.brokers.broker_config(address)
+                    await anonymous.brokers.broker_config(address)
             async with AdminClient(timeout_ms=2_000) as plain:
                 with pytest.raises(AdminError, match="lost"):
                     await plain.brokers.broker_config(address)
     async with Producer(cluster.name_servers, tls=tls) as producer:
         with pytest.raises(SendError, match="username cannot be null"):
-            await producer.send(Message(TOPIC, b"stranger"))
+            await producer.send(Message(TOPIC, b"unknown"))

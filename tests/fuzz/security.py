@@ -1,4 +1,5 @@
-"""The fuzzer of the security code: hostile input for everything that reads what strangers or files say.
+"""The fuzzer of the security code: hostile input for everything that reads what anonymous clients or files
+say.
 
     keelmq fuzz security [--count N] [--seed S] [--target NAME]
 

@@ -148,7 +148,7 @@ async def test_heartbeats_of_brokers_that_nobody_registered_are_forgotten(contro
     """Each left an entry behind for ever, and anybody can make up names."""
     header = {"clusterName": "C", "brokerAddr": "10.0.0.1:1", "brokerId": "1"}
     for number in range(20):
-        fields = {**header, "brokerName": f"stranger-{number}"}
+        fields = {**header, "brokerName": f"unknown-{number}"}
         await controller.send(encode(RemotingCommand(BROKER_HEARTBEAT.code, number, ext_fields=fields)))
     controller.connection.connection_lost(None)
     controller.target.emptied()
@@ -159,7 +159,7 @@ async def test_heartbeats_of_invented_brokers_are_bounded(
 ) -> None:
     """Over one connection that stays open, too."""
     monkeypatch.setattr(heartbeats, "KEYS_MAX", 5)
-    header = {"clusterName": "C", "brokerAddr": "10.0.0.1:1", "brokerName": "stranger"}
+    header = {"clusterName": "C", "brokerAddr": "10.0.0.1:1", "brokerName": "unknown"}
     codes = []
     for number in range(8):
         fields = {**header, "brokerId": str(number)}

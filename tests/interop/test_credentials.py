@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 EACH = pytest.mark.parametrize("kind", [CPP, NODE_JS])
 ORDERS = Credentials("orders", "orders-secret")
 WRONG = Credentials("orders", "another-secret")
-UNKNOWN = Credentials("stranger", "orders-secret")
+UNKNOWN = Credentials("unknown", "orders-secret")
 RIGHTS = {"Topic:Mine": ["Pub", "Sub"], "Group:Team": ["Sub"]}
 NO_RIGHTS = "User:orders has no permission to access Topic:Others from 127.0.0.1, no matched policies."
 

@@ -1,4 +1,4 @@
-"""The hello of HA links against garbage: no stranger is admitted, and nothing piles up."""
+"""The hello of HA links against garbage: no anonymous client is admitted, and nothing piles up."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +42,7 @@ def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @given(st.lists(PACKETS, max_size=4), st.lists(st.integers(1, 90), max_size=8))
-def test_a_stranger_is_never_admitted(packets: list[bytes], sizes: list[int]) -> None:
+def test_an_anonymous_client_is_never_admitted(packets: list[bytes], sizes: list[int]) -> None:
     """It may replay a whole hello; the answer to the challenge is not in anybody's recording."""
     master = MasterHello(GROUP, plain_allowed=False, nonce=b"m" * 32, binding=b"", now_ms=0)
     challenges, waiting = 0, 0

@@ -39,17 +39,17 @@ async def one_group(root: Path, dice: random.Random) -> None:
     replicas = group_of(root, dice.choice([2, 3, 4]), seed=dice.randrange(1_000))
     sound = replicas[0].content()
     hit = {each.name: damage(each, dice) for each in replicas}
-    stranger = dice.choice([None, *replicas[1:]])
-    if stranger is not None:  # its last bytes are of another master's term
-        pairs = list(stranger.epochs.pairs)
-        stranger.epochs = Epochs.of([*pairs[:-1], (pairs[-1][0] + 1, pairs[-1][1])])
+    divergent = dice.choice([None, *replicas[1:]])
+    if divergent is not None:  # its last bytes are of another master's term
+        pairs = list(divergent.epochs.pairs)
+        divergent.epochs = Epochs.of([*pairs[:-1], (pairs[-1][0] + 1, pairs[-1][1])])
     border = replicas[0].epochs.last_start_offset
     client = DirectClient(replicas)
 
     def has(peer: Replica, number: int, asking: Replica) -> bool:
         """The dumb model: this record of the peer may be taken."""
         is_late = replicas[0].places[number][0] >= border
-        strange = is_late and (stranger is peer) != (stranger is asking)
+        strange = is_late and (divergent is peer) != (divergent is asking)
         return number not in hit[peer.name] and not strange
 
     for asking in dice.sample(replicas, len(replicas)):

@@ -78,4 +78,4 @@ def check_log(entries: list[bytes]) -> None:
                 if owners.setdefault((name, each), replica.check_code) != replica.check_code:
                     raise Violation(f"an id of {name} changed its owner at {decode_event(entry)}")
             if not after.sync_state_set <= after.replicas.keys():
-                raise Violation(f"SyncStateSet of {name} has strangers at {decode_event(entry)}")
+                raise Violation(f"SyncStateSet of {name} has unknown brokers at {decode_event(entry)}")

@@ -1,7 +1,7 @@
 """Promises with no other home: S6, S12 and S13 of docs/testing.md.
 
-S6: what no majority confirmed is unknown, never a success. S12: the raft port loads no pickle of a stranger.
-S13: an error says what, where and what to do, and the exit code is right.
+S6: what no majority confirmed is unknown, never a success. S12: the raft port loads no pickle of an anonymous
+client. S13: an error says what, where and what to do, and the exit code is right.
 """
 
 import asyncio

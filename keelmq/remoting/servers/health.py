@@ -161,8 +161,8 @@ def add_health(
 
 class Scrapes:
     """The answers of /metrics. The event loop reads the values; threads make families and text of them. With
-    50,000 series that takes long, and strangers may ask. So there is one scrape at a time, requests that come
-    meanwhile share the next one, and that begins only when the loop had some time for others."""
+    50,000 series that takes long, and anonymous clients may ask. So there is one scrape at a time, requests
+    that come meanwhile share the next one, and that begins only when the loop had some time for others."""
 
     def __init__(self, collectors: Sequence[AnyCollector], prepare: Prepare | None) -> None:
         self._collectors, self._prepare = collectors, prepare

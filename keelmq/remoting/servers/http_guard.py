@@ -121,8 +121,8 @@ class HttpGuard:
         return None
 
     def _body_bytes_max(self, path: str) -> int:
-        is_strangers = self._policy.access is not None and is_open(path, self._policy)
-        return OPEN_BODY_BYTES_MAX if is_strangers else FRAME_BYTES_MAX
+        is_anonymous = self._policy.access is not None and is_open(path, self._policy)
+        return OPEN_BODY_BYTES_MAX if is_anonymous else FRAME_BYTES_MAX
 
     def _authenticated(self, access: HttpAccess, headers: Headers, path: str, call: HttpCall) -> Caller:
         sent, sessions = _one(headers, b"authorization"), self._policy.sessions
@@ -139,7 +139,7 @@ class HttpGuard:
             raise Unauthenticated(error.remark, [SESSION_CHALLENGE]) from None
 
     def _audit(self, scope: Scope, call: HttpCall, error: CommandError) -> None:
-        """As for a refused request over TCP; what a stranger sends besides the code is not read."""
+        """As for a refused request over TCP; what an anonymous client sends besides the code is not read."""
         table, code = self._operations.get(scope["path"], (None, 0))
         if table is not None:
             request = RemotingCommand(code, 0, version=VERSION)

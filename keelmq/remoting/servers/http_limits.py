@@ -31,8 +31,8 @@ _warnings = RateLimitedFilter()
 
 
 def limit_warnings() -> None:
-    """Lets uvicorn write one warning of a kind per second: strangers cause them, by bytes that are no HTTP.
-    Safe to repeat."""
+    """Lets uvicorn write one warning of a kind per second: anonymous clients cause them, by bytes that are no
+    HTTP. Safe to repeat."""
     logging.getLogger("uvicorn.error").addFilter(_warnings)
 
 

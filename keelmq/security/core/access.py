@@ -292,7 +292,7 @@ class AccessControl:
         user = self._users.user(username)
         secret = _NOBODY if user is None else user.secret
         if not verify(secret, ext_fields, request.body, request.version) or user is None:
-            # RocketMQ says whether the user exists: that tells strangers for which names to guess passwords.
+            # RocketMQ says whether the user exists, and so for which names to guess passwords.
             self._fail(request, username, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
         if not user.is_enabled:
             self._fail(request, username, now_ms, "user", f"User:{username} is disabled.")
@@ -358,7 +358,7 @@ class AccessControl:
     def _refuse_throttled(
         self, request: AccessRequest, username: str, now_ms: int, *, is_plain: bool = False
     ) -> None:
-        """Never a member: its secret is random, and a stranger must not keep it from the cluster."""
+        """Never a member: its secret is random, and an anonymous client must not keep it from the cluster."""
         if username in self._settings.member_users:
             return
         wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms, username)

@@ -139,8 +139,8 @@ class _Sender:
 
 
 class MemberProofs:
-    """Checks proofs. Only requests whose signature is right may come here, or strangers could fill the
-    memory."""
+    """Checks proofs. Only requests whose signature is right may come here, or anonymous clients could fill
+    the memory."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class PlainAcl(msgspec.Struct, frozen=True):
             return "No accessKey is configured"
         account = self.accounts.get(access_key)
         if account is None:
-            # RocketMQ says that there is none, which tells strangers whose passwords to guess.
+            # RocketMQ says that there is none, and so whose passwords to guess.
             verify(_NOBODY, ext_fields, body, version)
             return f"Check signature failed for accessKey={access_key}"
         if account.white.matches(peer_ip):

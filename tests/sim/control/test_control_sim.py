@@ -118,7 +118,7 @@ class TestTheJudge:
             ({"master_epoch": 0}, "went back"),
             ({"sync_state_set_epoch": 0}, "went back"),
             ({"replicas": {1: Replica("a", "z;9"), 2: Replica("b", "b;1")}}, "another owner"),
-            ({"sync_state_set": frozenset({1, 7}), "sync_state_set_epoch": 2}, "strangers"),
+            ({"sync_state_set": frozenset({1, 7}), "sync_state_set_epoch": 2}, "unknown brokers"),
             ({"sync_state_set": frozenset({1, 2})}, "in the same epoch"),
             (
                 {

@@ -86,7 +86,7 @@ class Truth:
         for problem in new.problems():
             self.violated(f"{where}: {problem}")
         if not new.sync_state_set <= new.replicas.keys():
-            self.violated(f"{where}: the SyncStateSet has strangers")
+            self.violated(f"{where}: the SyncStateSet has unknown brokers")
         master_epoch, set_epoch = self.epochs.get(name, (0, 0))
         if new.master_epoch < master_epoch or new.sync_state_set_epoch < set_epoch:
             self.violated(f"{where}: epochs went back")

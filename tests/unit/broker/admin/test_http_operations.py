@@ -249,8 +249,8 @@ async def test_users_have_the_rights_of_tcp(tmp_path: Path) -> None:
     keys = {**KEYS, "http_port": 0, "audit_enable": True, "audit_path": tmp_path / "audit"}
     async with Broker(config(tmp_path, **keys)) as broker, http_of(broker) as http:
         desk = Desk(broker)
-        stranger = await http.post("/v1/updateAndCreateTopic", json=NEW_TOPIC)
-        assert stranger.status_code == 401 and "WWW-Authenticate" in stranger.headers
+        anonymous = await http.post("/v1/updateAndCreateTopic", json=NEW_TOPIC)
+        assert anonymous.status_code == 401 and "WWW-Authenticate" in anonymous.headers
         user = {"username": "alice", "body": {"password": "alice-secret"}}
         assert (await http.post("/v1/authCreateUser", json=user, auth=ADMIN)).status_code == 200
         assert await desk.send(Credentials(*ADMIN), "TopicTest")

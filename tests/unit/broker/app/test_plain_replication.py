@@ -358,19 +358,19 @@ async def test_files_of_another_size_stop_a_slave(group: Group) -> None:
     assert end_of(slave) == 0
 
 
-async def test_members_prove_themselves_and_strangers_get_nothing(group: Group) -> None:
+async def test_members_prove_themselves_and_anonymous_clients_get_nothing(group: Group) -> None:
     secret = {
         "innerClientAuthenticationCredentials": '{"accessKey":"member","secretKey":"secret-of-members"}'
     }
     master = await group.start("m", 0, **secret)
-    stranger = await group.start("x", 2)
+    unauthenticated = await group.start("x", 2)
     slave = await group.start("s", 1, **secret)
     await group.send_many(master, 3)
     await until(lambda: has_all(slave, master), "the member has the log")
     assert master.plain is not None and list(master.plain.ha.links) == [1]
     assert (await group.ha_status(master)).ha_connection_info[0].broker_id == 1
-    await until(lambda: sum(master.plain.ha.server.refused.values()), "the stranger is refused")  # type: ignore[union-attr]
-    assert end_of(stranger) == 0
+    await until(lambda: sum(master.plain.ha.server.refused.values()), "the slave without a proof is refused")  # type: ignore[union-attr]
+    assert end_of(unauthenticated) == 0
 
 
 async def test_a_broker_whose_file_says_nothing_has_no_ha_port(group: Group) -> None:

@@ -31,7 +31,7 @@ def closed(tmp_path: Path, *files: Path, **changes: object) -> ContainerServer:
 
 
 async def test_nobody_changes_a_closed_container_without_rights(tmp_path: Path) -> None:
-    stranger, admin = RemotingClient(), RemotingClient(signer=signer_of(ADMIN, proof=True))
+    anonymous, admin = RemotingClient(), RemotingClient(signer=signer_of(ADMIN, proof=True))
     new = broker_file(tmp_path, "b")
     requests = (
         (ADD_BROKER, AddBrokerRequest(config_path=str(new)), None),
@@ -42,7 +42,7 @@ async def test_nobody_changes_a_closed_container_without_rights(tmp_path: Path) 
     async with closed(tmp_path, broker_file(tmp_path, "a")) as server:
         port = server.port
         for operation, header, body in requests:
-            outcome = await stranger.call(server.address, operation, header, body)  # type: ignore[misc]
+            outcome = await anonymous.call(server.address, operation, header, body)  # type: ignore[misc]
             assert isinstance(outcome, Failed) and outcome.code == ResponseCode.NO_PERMISSION, operation.name
         added = await admin.call(server.address, ADD_BROKER, AddBrokerRequest(config_path=str(new)))
         assert isinstance(added, Ok), added
@@ -52,9 +52,9 @@ async def test_nobody_changes_a_closed_container_without_rights(tmp_path: Path) 
         assert [each.canonical_name for each in brokers] == ["c1_a_0", "c1_b_0"]
         for broker in brokers:
             asked = QueueRequest(topic="T", queue_id=0)
-            outcome = await stranger.call(broker.address, GET_MAX_OFFSET, asked)
+            outcome = await anonymous.call(broker.address, GET_MAX_OFFSET, asked)
             assert isinstance(outcome, Failed) and outcome.code == ResponseCode.NO_PERMISSION
-    await stranger.close()
+    await anonymous.close()
     await admin.close()
     assert [line["outcome"] for line in audited(tmp_path, ".refused.log")] == ["refused", "refused"]
     (added_line,) = audited(tmp_path, f"-{port}.log")

@@ -1,4 +1,4 @@
-"""Who gets a log: real masters and slaves over loopback, among strangers with sockets."""
+"""Who gets a log: real masters and slaves over loopback, among anonymous clients with sockets."""
 
 import asyncio
 import logging
@@ -74,17 +74,17 @@ async def members(
             broker.store.close()
 
 
-class Stranger:
+class AnonymousPeer:
     """A socket at a master's HA port."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def at(cls, master: Member, data: bytes = b"") -> "Stranger":
-        stranger = cls(*await asyncio.open_connection(*master.service.address))
-        stranger.writer.write(data)
-        return stranger
+    async def at(cls, master: Member, data: bytes = b"") -> "AnonymousPeer":
+        anonymous = cls(*await asyncio.open_connection(*master.service.address))
+        anonymous.writer.write(data)
+        return anonymous
 
     async def told(self) -> bytes:
         """All that it gets until the master closes."""
@@ -127,7 +127,7 @@ def test_members_replicate_on_the_loop_of_production(tmp_path: Path) -> None:
     uvloop.run(replicate(tmp_path))
 
 
-# -- strangers ---------------------------------------------------------------------------------------------
+# -- anonymous clients -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_members_replicate_on_the_loop_of_production(tmp_path: Path) -> None:
         (b"\x16\x03\x01" + bytes(200), hello.NOT_CONFIGURED),
     ],
 )
-async def test_a_stranger_gets_nothing(
+async def test_an_anonymous_client_gets_nothing(
     tmp_path: Path, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[tuple[str, bool, str]] = []
@@ -154,9 +154,9 @@ async def test_a_stranger_gets_nothing(
     async with members(tmp_path, replace(MEMBER, audit=SimpleNamespace(refused=tell))) as (master,):
         master.put(b"private", 10)
         caplog.set_level(logging.WARNING)
-        strangers = [await Stranger.at(master, data) for _ in range(5)]
-        for stranger in strangers:
-            assert await stranger.told() == b""
+        anonymous_clients = [await AnonymousPeer.at(master, data) for _ in range(5)]
+        for anonymous in anonymous_clients:
+            assert await anonymous.told() == b""
         assert master.service.server.refused == {reason: 5}
         assert (master.service.server.connection_count, dict(master.service.links), master.in_sync()) == (
             0,
@@ -168,14 +168,14 @@ async def test_a_stranger_gets_nothing(
         assert [each[:2] for each in told] == [("127.0.0.1", False)] * 5 and all(each[2] for each in told)
 
 
-async def test_a_stranger_that_is_slow_or_silent_is_closed_at_the_deadline(
+async def test_an_anonymous_client_that_is_slow_or_silent_is_closed_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hello, "DEADLINE_MS", 300)
     start = start_of(MEMBER)[1]
     async with members(tmp_path, MEMBER) as (master,):
-        silent, partial = await Stranger.at(master), await Stranger.at(master, start[:-1])
-        challenged, slow = await Stranger.at(master, start), await Stranger.at(master)
+        silent, partial = await AnonymousPeer.at(master), await AnonymousPeer.at(master, start[:-1])
+        challenged, slow = await AnonymousPeer.at(master, start), await AnonymousPeer.at(master)
 
         async def drip() -> None:
             for byte in start[:-1] * 100:
@@ -185,8 +185,8 @@ async def test_a_stranger_that_is_slow_or_silent_is_closed_at_the_deadline(
                 await asyncio.sleep(0.01)
 
         dripping = asyncio.create_task(drip())
-        for stranger in (silent, partial, slow):
-            assert await stranger.told() == b""
+        for anonymous in (silent, partial, slow):
+            assert await anonymous.told() == b""
         await dripping
         assert len(await challenged.told()) == HEAD.size + 64, "it has replayed a hello, and gets no more"
         assert master.service.server.refused == {hello.TIMED_OUT: 4}
@@ -244,8 +244,8 @@ async def test_what_a_slave_has_said_is_of_no_use_to_anybody_else(tmp_path: Path
         recorded = bytes(relay.up)
         assert recorded.startswith(hello.MAGIC) and b"the secret" not in recorded + bytes(relay.down)
         (link,) = master.service.links.values()
-        stranger = await Stranger.at(master, recorded)
-        told = await stranger.told()
+        anonymous = await AnonymousPeer.at(master, recorded)
+        told = await anonymous.told()
         assert len(told) <= HEAD.size + 64 and b"private" not in told
         assert master.service.server.refused == {hello.WRONG_CREDENTIALS: 1}
         assert list(master.service.links.values()) == [link]
@@ -258,7 +258,7 @@ async def test_nobody_takes_the_place_of_a_replica(tmp_path: Path) -> None:
         (link,) = master.service.links.values()
         history = len(master.controller.history)
         for data in (FIRST, start_of(WRONG)[1], start_of(MEMBER)[1] + bytes(40)):
-            await (await Stranger.at(master, data)).told()
+            await (await AnonymousPeer.at(master, data)).told()
         end = master.put()
         await until(lambda: master.replicated[-1] == end, "its acks count")
         assert list(master.service.links.values()) == [link]
@@ -271,7 +271,7 @@ async def test_a_member_is_the_broker_that_it_has_proved_to_be(tmp_path: Path) -
         await until(lambda: master.in_sync() == [1, 2], "joins")
         (link,) = master.service.links.values()
         side, start = start_of(MEMBER, broker_id=3)
-        third = await Stranger.at(master, start)
+        third = await AnonymousPeer.at(master, start)
         proof = side.receive_data(await third.reader.readexactly(HEAD.size + 64))
         assert proof is not None
         third.writer.write(proof + FIRST)
@@ -357,12 +357,12 @@ async def test_a_slave_of_rocketmq_is_admitted_by_its_address(tmp_path: Path, pa
     async with members(tmp_path, security, MEMBER) as (master, slave):
         master.put(b"for all", 3)
         await slave.follow(master, 1)
-        java = await Stranger.at(master, java_like(3))
+        java = await AnonymousPeer.at(master, java_like(3))
         await until(lambda: sorted(master.service.links) == [2, 3], "both replicate")
         assert master.service.links[3].proven_id is None
         async with asyncio.timeout(5):
             assert b"for all" in await java.reader.readuntil(b"for all")
-        again = await Stranger.at(master, java_like(2))
+        again = await AnonymousPeer.at(master, java_like(2))
         assert await again.told() == b"", "it cannot take the place of one that has proved itself"
         assert master.service.links[2].proven_id == 2
         java.writer.close()
@@ -371,7 +371,7 @@ async def test_a_slave_of_rocketmq_is_admitted_by_its_address(tmp_path: Path, pa
 async def test_no_other_address_is_admitted(tmp_path: Path) -> None:
     security = replace(MEMBER, plain_slaves=(parse_pattern("10.0.0.*"), parse_pattern("")))
     async with members(tmp_path, security) as (master,):
-        assert await (await Stranger.at(master, java_like(3))).told() == b""
+        assert await (await AnonymousPeer.at(master, java_like(3))).told() == b""
         assert master.service.server.refused == {hello.NO_CREDENTIALS: 1}
 
 

@@ -26,7 +26,7 @@ from tests.unit.broker.ha.test_ha_membership import (
     FIRST,
     MEMBER,
     PLAIN,
-    Stranger,
+    AnonymousPeer,
     follow_at,
     java_like,
     listening,
@@ -140,7 +140,7 @@ async def test_a_handshake_that_ends_after_the_reports_have_sends_nothing(
 async def test_enforcing_refuses_plain_peers(tmp_path: Path, authority: Authority) -> None:
     secure = over_tls(authority)
     async with members(tmp_path, secure, replace(secure, client_tls=None)) as (master, slave):
-        assert await (await Stranger.at(master, FIRST)).told() == b""
+        assert await (await AnonymousPeer.at(master, FIRST)).told() == b""
         await slave.follow(master, 1)
         await until(lambda: master.service.server.refused["tls_plain_refused"] > 2, "the slave, too")
         assert slave.log_bytes() == b"" and not master.service.links
@@ -177,12 +177,12 @@ async def test_half_handshakes_neither_stay_nor_keep_a_slave_out(
     monkeypatch.setattr(master_server, "DEADLINE_MS", 500)
     secure = over_tls(authority)
     async with members(tmp_path, secure, secure) as (master, slave):
-        half = [await Stranger.at(master, client_hello()) for _ in range(6)]
-        silent = [await Stranger.at(master) for _ in range(6)]
+        half = [await AnonymousPeer.at(master, client_hello()) for _ in range(6)]
+        silent = [await AnonymousPeer.at(master) for _ in range(6)]
         await slave.follow(master, 1)
         await until(lambda: master.in_sync() == [1, 2], "joins")
-        for stranger in half + silent:
-            told = await stranger.told()
+        for anonymous in half + silent:
+            told = await anonymous.told()
             assert not told or told[0] == 0x16, "no more than the handshake of TLS"
         assert (
             master.service.server.refused["tls_evicted"] > 0
@@ -191,7 +191,7 @@ async def test_half_handshakes_neither_stay_nor_keep_a_slave_out(
         assert list(master.service.links) == [2]
 
 
-async def test_a_stranger_with_tls_gets_nothing_either(tmp_path: Path, authority: Authority) -> None:
+async def test_an_anonymous_client_with_tls_gets_nothing_either(tmp_path: Path, authority: Authority) -> None:
     async with members(tmp_path, over_tls(authority)) as (master,):
         context = trusting(authority).context
         reader, writer = await asyncio.open_connection(*master.service.address, ssl=context)
@@ -263,7 +263,7 @@ async def test_a_slave_of_rocketmq_is_plain(tmp_path: Path, authority: Authority
         plain_slaves=(parse_pattern("127.0.0.1"),),
     )
     async with members(tmp_path, secure) as (master,):
-        java = await Stranger.at(master, java_like(3))
+        java = await AnonymousPeer.at(master, java_like(3))
         await until(lambda: list(master.service.links) == [3], "connected")
         java.writer.close()
 

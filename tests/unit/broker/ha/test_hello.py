@@ -82,7 +82,7 @@ def test_the_packets_are_the_documented_bytes() -> None:
 # -- refused by the master ---------------------------------------------------------------------------------
 
 
-def test_a_stranger_with_the_handshake_of_rocketmq_gets_nothing() -> None:
+def test_an_anonymous_client_with_the_handshake_of_rocketmq_gets_nothing() -> None:
     assert "haPlainSlaves" in refused_by(master(), HANDSHAKE, hello.NO_CREDENTIALS)
 
 
@@ -199,7 +199,7 @@ def test_names_that_fit_into_no_hello() -> None:
         slave(replace(GROUP, access_key="x" * 70_000)).start()
 
 
-def test_a_line_of_the_log_has_no_text_that_a_stranger_chose_freely() -> None:
+def test_a_line_of_the_log_has_no_text_that_an_anonymous_client_chose_freely() -> None:
     text = refused_by(master(), slave(replace(GROUP, broker_name="x\ny" * 200)).start(), hello.OTHER_GROUP)
     assert "\n" not in text and len(text) < 400
     assert "secret" not in repr(GROUP)

@@ -29,7 +29,7 @@ class Master:
         last = last_record(store)
         self.record: Outcome[Any] = Ok(Empty(), b"" if last is None else last[1])
         self.confirmed: int | None = None
-        self.stranger: str | None = None
+        self.unverified: str | None = None
         self.asked: list[int] = []
 
     async def call(
@@ -48,10 +48,10 @@ class Master:
         return Ok(Empty(), CommitLogOffsets(table=table))
 
     async def find(self, address: str) -> MasterHaAddress | None:
-        return None if self.stranger is not None else MasterHaAddress("127.0.0.1:2", self.file_bytes)
+        return None if self.unverified is not None else MasterHaAddress("127.0.0.1:2", self.file_bytes)
 
     async def unverified(self) -> str | None:
-        return self.stranger
+        return self.unverified
 
     def check_of(self, store: MessageStore, address: str | None = MASTER) -> MasterCheck:
         return MasterCheck(
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Any, str, bool]] = {
     ),
     "deleted": (lowest, "has deleted", True),
     "files": (lambda m: setattr(m, "file_bytes", 1), "mappedFileSizeCommitLog", True),
-    "a stranger": (lambda m: setattr(m, "stranger", "of another group"), "of another group", True),
+    "an unverified peer": (lambda m: setattr(m, "unverified", "of another group"), "of another group", True),
     "no right": (
         lambda m: setattr(m, "record", Failed(ResponseCode.NO_PERMISSION, "no")), "does not show", False
     ),

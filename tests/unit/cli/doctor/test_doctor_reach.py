@@ -131,10 +131,10 @@ async def test_a_server_that_wants_signatures() -> None:
     server = Server()
     server.table.bind(GET_METADATA_INFO, answer)
     server.table.access = Strict()
-    async with server, Reach(1_000) as stranger, Reach(1_000, Credentials("admin", "swordfish")) as reach:
+    async with server, Reach(1_000) as anonymous, Reach(1_000, Credentials("admin", "swordfish")) as reach:
         assert (await metadata(reach, server.address)).group == "g"
         with pytest.raises(Silent, match=r"NO_PERMISSION, username cannot be null\. .*--credentials FILE"):
-            await metadata(stranger, server.address)
+            await metadata(anonymous, server.address)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The console's routes behind a real port: log-in, actions, what a stranger gets."""
+"""The console's routes behind a real port: log-in, actions, what an anonymous client gets."""
 
 import json
 from collections.abc import AsyncIterator
@@ -97,7 +97,7 @@ async def log_in(client: httpx.AsyncClient, password: str = "right", **headers: 
     return await client.post("/v1/console/login", json=who, headers={**PAGE, **headers})
 
 
-async def test_a_stranger_sees_nothing_but_that_a_log_in_is_needed() -> None:
+async def test_an_anonymous_client_sees_nothing_but_that_a_log_in_is_needed() -> None:
     place = Place()
     async with place.client() as client:
         for path in ("status", "events", "history?group=a/b", "actions"):

@@ -244,7 +244,7 @@ def test_lenient_rewrite_leaves_text_alone() -> None:
 @pytest.mark.parametrize("quote", [b'"', b"'"])
 @pytest.mark.parametrize("end", [b"", b"\\"])
 def test_lenient_rewrite_is_linear(quote: bytes, end: bytes) -> None:
-    """As the square of the length it would be an hour, for a header of a stranger as well."""
+    """As the square of the length it would be an hour, for a header of an anonymous client as well."""
     text = b"{" + quote + (b"\\" + quote) * 500_000 + end
     with pytest.raises(BadRequest):
         decode_body(Body, text)
@@ -331,7 +331,7 @@ def test_captured_bodies_fit_their_models() -> None:
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 def test_a_received_header_has_a_limit(serialize_type: SerializeType) -> None:
-    """A stranger's header of 16 MiB with two million fields took six seconds."""
+    """An anonymous client's header of 16 MiB with two million fields took six seconds."""
     fields = {f"{number:x}": "" if serialize_type is SerializeType.JSON else "x" for number in range(70_000)}
     command = RemotingCommand(105, 1, ext_fields=fields, serialize_type=serialize_type)
     assert len(decode(encode(command)[4:]).ext_fields) == 70_000

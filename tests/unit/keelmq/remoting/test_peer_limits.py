@@ -160,8 +160,8 @@ def test_unauthenticated_connections_share_the_room_of_their_address() -> None:
     assert limits.remembered == 0, "nothing is kept of addresses that are gone"
 
 
-def test_the_oldest_frames_of_strangers_go_for_new_ones() -> None:
-    """Some strangers could keep others out with frames that they do not end."""
+def test_the_oldest_frames_of_anonymous_clients_go_for_new_ones() -> None:
+    """Some anonymous clients could keep others out with frames that they do not end."""
     limits = PeerLimits(Limits(unauthenticated_bytes=100))
     slow, slower, honest = connections(limits, 3)
     limits.hold(slow, 50)

@@ -125,7 +125,7 @@ def test_every_code_is_refused_to_a_user_without_rights() -> None:
     assert granted == [Code.UNREGISTER_CLIENT]
 
 
-def test_every_code_is_refused_to_a_stranger() -> None:
+def test_every_code_is_refused_to_an_anonymous_client() -> None:
     access = control(tables())
     for code in RULES:
         assert remark(access.check(request(code, SEND, user=None), NOW_MS)) == "username cannot be null."
@@ -317,7 +317,7 @@ def test_a_proof_does_not_replace_a_signature() -> None:
 def test_certificates_of_members() -> None:
     access = control(tables(), members_required=True, member_certificates=frozenset({"broker-a"}))
     sent = request(1001, user=None)
-    assert isinstance(access.check(sent._replace(certificate_names=["stranger"]), NOW_MS), Refused)
+    assert isinstance(access.check(sent._replace(certificate_names=["unknown"]), NOW_MS), Refused)
     found = access.check(sent._replace(certificate_names=["x", "broker-a"]), NOW_MS)
     assert found == Granted("broker-a", Role.ADMINISTER, is_member=True)
 
@@ -356,7 +356,7 @@ def test_guessing_is_throttled_but_not_who_was_right() -> None:
 
 
 def test_guessing_keeps_nobody_else_out() -> None:
-    """A program with a wrong secret, or a stranger at a broker's address, must not stop a fail-over."""
+    """A program with a wrong secret, or without one at a broker's address, must not stop a fail-over."""
     access = AccessControl(
         tables("Topic:t Pub Allow"),
         AccessSettings(authentication_enabled=True, member_users=frozenset({"inner"}), proof_required=False),

@@ -1,5 +1,5 @@
 """Checks that only count together: members beside ACL 1.0, authorization without authentication, proofs with
-the stateful strategy, look-ups of strangers."""
+the stateful strategy, look-ups of anonymous clients."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_nobody_is_a_member_by_its_name(secret: str) -> None:
 
 
 def test_an_empty_password_signs_for_nobody() -> None:
-    fields = {**SEND, "AccessKey": "stranger"}
+    fields = {**SEND, "AccessKey": "unknown"}
     fields["Signature"] = sign("", fields)
     sent = AccessRequest(Code.SEND_MESSAGE_V2, V5, fields, b"", PEER)
     assert remark(control(tables()).check(sent, NOW_MS)) == "check signature failed."
@@ -115,7 +115,7 @@ def test_the_proof_of_a_user_is_no_member_s() -> None:
 # -- look-ups ---------------------------------------------------------------------------------------------
 
 
-def test_a_stranger_on_the_white_list_has_no_look_up() -> None:
+def test_an_anonymous_client_on_the_white_list_has_no_look_up() -> None:
     code = int(Code.VIEW_MESSAGE_BY_ID)
     access = control(tables(), authentication_whitelist=frozenset({code}))
     sent = request(code, {"offset": "7"}, user=None)

@@ -212,10 +212,10 @@ async def test_operations_are_audited_with_their_caller(tmp_path: Path) -> None:
         await made.get("/v1/routes")
         for user in ("root", "alice"):
             await made.http.patch("/v1/config", json={"orderMessageEnable": True}, headers=auth(basic(user)))
-        first, second, stranger, third, fourth = made.audit.lines
+        first, second, anonymous, third, fourth = made.audit.lines
     assert first[:2] == (105, "alice") and first[3] == ResponseCode.TOPIC_NOT_EXIST
     assert second[0] == 100 and second[3] == 16 and "Cluster:DefaultCluster" in second[2]
-    assert stranger[:2] == (100, "") and stranger[3] == 16 and "password is wrong" in stranger[2]
+    assert anonymous[:2] == (100, "") and anonymous[3] == 16 and "password is wrong" in anonymous[2]
     assert third[:2] == (318, "root") and third[3] == 0
     assert fourth[:2] == (318, "alice") and fourth[3] == 16
     assert [page for page, _ in made.audit.pages] == ["GET /v1/routes"], (

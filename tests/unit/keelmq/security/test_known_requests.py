@@ -137,7 +137,7 @@ async def test_without_a_check_everything_is_open_at_once() -> None:
         for _ in range(3):
             answer = await peer.ask(RemotingCommand(SEND, 1, ext_fields=dict(FIELDS), body=b"body"))
             assert answer.code == 0
-    assert guarded.control.whole == 1  # limits count strangers until then
+    assert guarded.control.whole == 1  # limits count anonymous clients until then
 
 
 async def test_with_the_stateful_strategy_a_signature_counts_for_a_while() -> None:

@@ -291,7 +291,7 @@ def test_users_are_beside_the_state_of_the_program_and_taken_over_once(tmp_path:
     assert again is not None and not again.users()
 
 
-class Stranger:
+class AnonymousPeer:
     """The other end of a TLS connection."""
 
     is_tls = True
@@ -301,6 +301,6 @@ async def test_rows_are_for_members_whatever_is_checked_before(tmp_path: Path) -
     """With memberAuthenticationRequired=false everybody may send what members send."""
     users = loaded(tmp_path)
     users.put_user(ALICE)
-    call = Call(cast(Peer, Stranger()), body=UserRows(wanted_users=["alice"]))
+    call = Call(cast(Peer, AnonymousPeer()), body=UserRows(wanted_users=["alice"]))
     with pytest.raises(CommandError, match="only members of the cluster exchange users"):
         await SyncUsers(FileUserStore(users)).sync_users(SyncUsersRequest(), call)

@@ -270,7 +270,7 @@ async def test_a_read_only_port_changes_nothing() -> None:
 
 
 async def test_who_needs_no_credentials_may_send_little() -> None:
-    """A log-in is small; a stranger's 16 MiB would be read before anybody knows who they are."""
+    """A log-in is small; an anonymous client's 16 MiB would be read before anybody knows who they are."""
     for access, wanted in ((Readers(), 413), (None, 405)):
         async with served(Recorded().app, http_policy(config(), access=access)) as client:
             assert (await client.post("/livez", content=b"x" * 20_000)).status_code == wanted
@@ -378,7 +378,7 @@ async def test_nothing_of_a_withheld_answer_is_sent() -> None:
     assert len(bodies) == 1 and b"declares no role" in bodies[0]["body"]
 
 
-async def test_a_stranger_is_told_how_to_authenticate_before_the_body_is_read() -> None:
+async def test_an_anonymous_client_is_told_how_to_authenticate_before_the_body_is_read() -> None:
     recorded = Recorded()
     async with served(recorded.app, http_policy(config(), access=Readers())) as client:
         answer = await client.post("/v1/change", content=b"not JSON")

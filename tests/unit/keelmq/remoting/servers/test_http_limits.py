@@ -1,4 +1,4 @@
-"""What strangers do to the HTTP port costs neither memory nor /livez."""
+"""What anonymous clients do to the HTTP port costs neither memory nor /livez."""
 
 import asyncio
 import contextlib

@@ -87,13 +87,13 @@ async def test_a_large_answer_and_one_connection_for_many_requests(authority: Au
 async def test_quiet_handshakes_do_not_stop_probes_or_the_end(authority: Authority) -> None:
     """Twice as many as the port has connections; they end when the server does."""
     tls = ServerTls("enforcing", server_files(authority))
-    strangers = []
+    anonymous_clients = []
     async with http_server(tls.http) as of:
         for _ in range(512):
             reader, writer = await asyncio.open_connection(*of.address)
             writer.write(client_hello()[:50])
-            strangers.append((reader, writer))
+            anonymous_clients.append((reader, writer))
         assert await status(of, "https") == 200
-    for reader, writer in strangers:
+    for reader, writer in anonymous_clients:
         assert await closed(reader) == b""
         writer.close()

@@ -165,11 +165,11 @@ async def test_requests_before_authentication_have_a_rate(caplog: pytest.LogCapt
 
     guarded_table = guarded()
     guarded_table.access = Counting()
-    async with server(guarded_table, limits=limits) as of, raw_peer(of) as member, raw_peer(of) as stranger:
+    async with server(guarded_table, limits=limits) as of, raw_peer(of) as member, raw_peer(of) as anonymous:
         assert await is_served(member, **KEY)
         asked.clear()
-        stranger.write(*(request(each) for each in range(200)))
-        answers = [await stranger.read() for _ in range(200)]
+        anonymous.write(*(request(each) for each in range(200)))
+        answers = [await anonymous.read() for _ in range(200)]
         busy = [each for each in answers if each.code == ResponseCode.SYSTEM_BUSY]
         assert 150 < len(busy) == limits.refused_requests
         assert len(asked) == 200 - len(busy), "those are not even checked"
@@ -200,7 +200,7 @@ async def holds(limits: PeerLimits, count: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [50_000, 150_000])
-async def test_strangers_share_the_bytes_of_their_address(sent: int) -> None:
+async def test_anonymous_clients_share_the_bytes_of_their_address(sent: int) -> None:
     """Both with small frames, and with large ones, which have a buffer of their own."""
     limits = PeerLimits(Limits(unauthenticated_bytes_per_address=2 * sent + 1_000))
     frame = beginning(16_000_000 if sent > LARGE_FRAME_BYTES else 60_000, sent)

@@ -223,8 +223,8 @@ async def test_client_certificates_that_are_required(
     version: ssl.TLSVersion, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path / "other")
-    foreign = client_files(other, "stranger")
-    stranger = ClientTls(
+    foreign = client_files(other, "unknown")
+    of_other_ca = ClientTls(
         CertificateFiles(foreign.names, foreign.certificate, foreign.key, None, authority.path), verify=True
     )
     old = client_files(authority, "old", days=(-9, -1))
@@ -233,7 +233,7 @@ async def test_client_certificates_that_are_required(
         for tls, good in (
             (trusting(authority, "member"), True),
             (trusting(authority), False),
-            (stranger, False),
+            (of_other_ca, False),
             (ClientTls(old, verify=True), False),
         ):
             tls.context.maximum_version = tls.context.minimum_version = version
@@ -405,13 +405,13 @@ async def test_waiting_connections_are_bounded(authority: Authority, caplog: Log
     async with server(tls=server_tls(authority)) as of:
         port = port_of(of)
         port.waiting_max = 5
-        strangers = [await asyncio.open_connection(*of.address) for _ in range(20)]
+        anonymous_clients = [await asyncio.open_connection(*of.address) for _ in range(20)]
         await until(lambda: port.counts[EVICTED] == 15, "the oldest are gone")
         assert len(port.waiting) == 5
         assert answered(await ask(address_of(of), None))
         assert answered(await ask(address_of(of), ClientTls()))
         assert len([each for each in caplog.records if "wait for a handshake" in each.message]) == 1
-        for _, writer in strangers:
+        for _, writer in anonymous_clients:
             writer.close()
         await until(lambda: not port.waiting, "nothing waits")
 
@@ -421,13 +421,13 @@ async def test_handshakes_of_an_address_are_limited(authority: Authority, caplog
     limits = PeerLimits(Limits(unauthenticated_requests_per_s=5))
     async with server(tls=server_tls(authority), limits=limits) as of:
         port = port_of(of)
-        strangers = [await asyncio.open_connection(*of.address) for _ in range(20)]
-        for _, writer in strangers:
+        anonymous_clients = [await asyncio.open_connection(*of.address) for _ in range(20)]
+        for _, writer in anonymous_clients:
             writer.write(client_hello())
         await until(lambda: port.counts[REFUSED] >= 5, "more than twice the rate are refused")
         assert "too many TLS handshakes" in caplog.text
         assert answered(await ask(address_of(of), None)), "plain connections are not concerned"
-        for _, writer in strangers:
+        for _, writer in anonymous_clients:
             writer.close()
         await until(lambda: not port.waiting, "nothing waits")
 

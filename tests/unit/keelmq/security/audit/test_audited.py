@@ -172,7 +172,7 @@ def test_remarks_do_not_quote_secrets(code: int, remark: str, body: bytes, said:
 
 
 def test_long_bodies_are_not_looked_into() -> None:
-    """A stranger's request of 16 MiB must not stop the event loop."""
+    """An anonymous client's request of 16 MiB must not stop the event loop."""
     body = b'{"groupName":"g","x":"' + b"x" * 70_000 + b'"}'
     assert resources_of(200, {}, body) == []
     assert resources_of(17, {"topic": "t"}, body) == ["Topic:t"]

@@ -124,7 +124,7 @@ async def test_ids_are_never_used_again_33(bench: Bench) -> None:
     bench.lose(2)
     await bench.clean("2")
     assert await next_id(bench) == 3
-    for code in ("10.0.0.2:10911;1", "10.0.0.9:10911;9"):  # its owner, and a stranger
+    for code in ("10.0.0.2:10911;1", "10.0.0.9:10911;9"):  # its owner, and another broker
         error = await refused(bench.apply(2, code))
         assert error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
     await bench.apply(3)

@@ -149,12 +149,12 @@ async def test_only_into_an_empty_cluster(tmp_path: Path) -> None:
     await unverified_peer.ask(
         wire.APPLY_BROKER_ID,
         cluster_name="C1",
-        broker_name="stranger",
+        broker_name="unknown",
         applied_broker_id=1,
         register_check_code="10.0.0.9:1;1",
     )
-    assert "does not have: ['stranger']" in (await refused(import_into(unverified_peer, data))).remark
-    await unverified_peer.clean(broker_name="stranger", living=True)
+    assert "does not have: ['unknown']" in (await refused(import_into(unverified_peer, data))).remark
+    await unverified_peer.clean(broker_name="unknown", living=True)
     assert "does not have" in (await refused(import_into(unverified_peer, data))).remark
 
 

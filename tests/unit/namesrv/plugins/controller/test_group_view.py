@@ -217,7 +217,7 @@ CASES: list[tuple[str, tuple[int, ...], BrokerData | None, dict[str, Any], list[
         ],
     ),
     (
-        "a stranger as master",
+        "an anonymous client as master",
         ALL,
         routes({**ROUTES, 0: "x:1", 1: A1}),
         {},

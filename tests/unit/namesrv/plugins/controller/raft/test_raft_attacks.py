@@ -1,6 +1,7 @@
 """The attack table, row by row, against a port with a shared key and against one with certificates.
 
-Each test: a stranger, or a member that lies, speaks; it is cut off, the reason is counted, nothing happened.
+Each test: an anonymous peer, or a member that lies, speaks; it is cut off, the reason is counted, nothing
+happened.
 """
 
 import asyncio
@@ -83,7 +84,7 @@ STOCK_ATTACKS: dict[str, Callable[[Path], list[object]]] = {
 async def test_what_works_against_the_librarys_own_port(
     outfit: Outfit, tmp_path: Path, attack: Callable[[Path], list[object]]
 ) -> None:
-    """X1, X2: a stranger with neither key nor certificate, before and in the place of a handshake."""
+    """X1, X2: an anonymous peer without key and certificate, before and in the place of a handshake."""
     group, boom = outfit.group(), tmp_path / "boom"
     async with group:
         leader = await group.active()

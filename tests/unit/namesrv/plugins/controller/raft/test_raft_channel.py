@@ -232,7 +232,7 @@ async def test_a_member_with_another_key_stays_outside(tmp_path: Path) -> None:
 HELLOS = {
     "another cluster": Hello(1, "other", "n1", "n0", ""),
     "another receiver": Hello(1, "group", "n1", "n2", ""),
-    "a stranger": Hello(1, "group", "n7", "n0", ""),
+    "an unknown member": Hello(1, "group", "n7", "n0", ""),
     "ourselves": Hello(1, "group", "n0", "n0", ""),
     "another version": Hello(2, "group", "n1", "n0", ""),
 }

@@ -1,4 +1,4 @@
-"""Strangers at the raft port: floods, silence, slow bytes, no descriptors. The group goes on.
+"""Anonymous clients at the raft port: floods, silence, slow bytes, no descriptors. The group goes on.
 
 With a key as with certificates. What they say, and who they pretend to be: test_raft_attacks.py.
 """
@@ -67,7 +67,7 @@ async def test_a_flood_at_the_leader_costs_neither_leader_nor_memory(outfit: Out
         assert leader.epoch == epoch
         assert slowest < 2.0
         refused = leader.status()["refusedConnections"]
-        assert len(refused) < 8, "one entry for each reason, not for each stranger"
+        assert len(refused) < 8, "one entry for each reason, not for each connection"
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ async def test_without_descriptors_the_member_waits_and_listens_again(
 
 
 def test_a_vote_is_stored_with_the_last_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers took all descriptors: a member that could not store its vote would have to end."""
+    """Anonymous clients took all descriptors: a member that could not store its vote would have to end."""
     journal = Journal(tmp_path / "raft.journal", fatal=lambda code, text: pytest.fail(text))
     taken, real_open = [True], os.open
 
