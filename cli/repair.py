@@ -28,7 +28,7 @@ from cli.command_line import (
 )
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import exit_code_of, explain
-from cli.repair_group import Asked, check_whole_copy, group_of
+from cli.repair_group import RepairTarget, check_whole_copy, group_of
 from cli.repair_lost import (
     AloneOption,
     BrokerIdOption,
@@ -106,7 +106,7 @@ def repair(
         raise typer.BadParameter("choose one of --wipe-after, --resync, --queues and --mark-lost")
     if (gone or alone) and lost is None:
         raise typer.BadParameter("--gone and --alone are for --mark-lost")
-    asked = Asked(controllers, namesrv, broker_name, broker_id)
+    target = RepairTarget(controllers, namesrv, broker_name, broker_id)
     _check_size("--queue-file-bytes", queue_file_bytes, ENTRY_BYTES, queues=queues)
     _check_size("--batch-queue-file-bytes", batch_queue_file_bytes, BATCH_ENTRY_BYTES, queues=queues)
     try:
@@ -115,10 +115,10 @@ def repair(
         if queues:
             _repair_queues(found, queue_file_bytes, batch_queue_file_bytes, yes)
         elif lost is not None:
-            show_lost(found, lost, asked, credentials, gone or [], alone=alone, yes=yes)
+            show_lost(found, lost, target, credentials, gone or [], alone=alone, yes=yes)
         elif yes and anew:
             refuse_running(found)
-            told = ask_group(lambda admin: _whole_copy(admin, found, asked), credentials)
+            told = ask_group(lambda admin: _whole_copy(admin, found, target), credentials)
             print(f"\n{told}")
             _do(found, None)
         elif yes and wipe is not None:
@@ -133,8 +133,8 @@ def repair(
         raise typer.Exit(exit_code_of(error)) from error
 
 
-async def _whole_copy(admin: AdminClient, store: StoreReport, asked: Asked) -> str:
-    return await check_whole_copy(admin, store, await group_of(admin, store, asked))
+async def _whole_copy(admin: AdminClient, store: StoreReport, target: RepairTarget) -> str:
+    return await check_whole_copy(admin, store, await group_of(admin, store, target))
 
 
 def _check_size(option: str, size: int | None, entry_bytes: int, *, queues: bool) -> None:

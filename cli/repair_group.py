@@ -21,7 +21,7 @@ STEPS_MAX = 100_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class RepairTarget:
     """Where to ask, and for which broker. controllers, namesrv: "host:port;..."; None: not given.
     broker_name, broker_id: of the stopped broker, for a store that does not contain them."""
 
@@ -50,23 +50,23 @@ class Group:
     is_last_in_sync: bool
 
 
-async def group_of(admin: AdminClient, store: StoreReport, asked: Asked) -> Group:
+async def group_of(admin: AdminClient, store: StoreReport, target: RepairTarget) -> Group:
     """Returns the group of a stopped broker. Raises Refused: it cannot be known; AdminError: no server
     answers."""
     meta = identity_of(store.root)
-    name = asked.broker_name if meta is None else meta.broker_name
-    own_id = asked.broker_id if meta is None else meta.broker_id
+    name = target.broker_name if meta is None else meta.broker_name
+    own_id = target.broker_id if meta is None else meta.broker_id
     if name is None or own_id is None:
         raise Refused(
             f"{store.root} does not say to which broker it belongs: give --broker-name and --broker-id"
         )
-    if asked.controllers is not None:
-        return await _by_controllers(admin, asked.controllers, name, own_id)
+    if target.controllers is not None:
+        return await _by_controllers(admin, target.controllers, name, own_id)
     if store.epochs.entries:
         raise Refused("this store is of a group with controllers: give them with -a")
-    if asked.namesrv is None:
+    if target.namesrv is None:
         raise Refused("give -a CONTROLLERS, or -n NAMESRV without controllers: the other replicas are asked")
-    info = await admin.name_servers.cluster_info(asked.namesrv)
+    info = await admin.name_servers.cluster_info(target.namesrv)
     broker = info.broker_addr_table.get(name)
     found = {} if broker is None else broker.broker_addrs
     others = tuple(Member(each, found[each]) for each in sorted(found) if each != own_id)

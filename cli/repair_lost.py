@@ -12,7 +12,7 @@ from broker.backup.mark_lost import LostRange, find_damage, mark_lost
 from cli.backup.store import each_step
 from cli.command_line import checked_addresses, print, quiet_connection_log
 from cli.credentials import checked_credentials
-from cli.repair_group import Asked, check_lost, group_of
+from cli.repair_group import RepairTarget, check_lost, group_of
 from keelmq.client.admin import AdminClient
 from keelmq.health.findings import plural
 
@@ -63,15 +63,15 @@ def ask_group(action: Callable[[AdminClient], Awaitable[T]], credentials: Path |
 
 
 async def _checked_lost(
-    admin: AdminClient, store: StoreReport, asked: Asked, ranges: list[LostRange], gone: list[int]
+    admin: AdminClient, store: StoreReport, target: RepairTarget, ranges: list[LostRange], gone: list[int]
 ) -> list[str]:
-    return await check_lost(admin, store, await group_of(admin, store, asked), ranges, gone)
+    return await check_lost(admin, store, await group_of(admin, store, target), ranges, gone)
 
 
 def show_lost(
     store: StoreReport,
     wanted: str,
-    asked: Asked,
+    target: RepairTarget,
     credentials: Path | None,
     gone: list[int],
     *,
@@ -97,7 +97,7 @@ def show_lost(
     if alone and not store.epochs.entries:
         print("--alone: no other replica was asked")
     else:
-        for line in ask_group(lambda admin: _checked_lost(admin, store, asked, chosen, gone), credentials):
+        for line in ask_group(lambda admin: _checked_lost(admin, store, target, chosen, gone), credentials):
             print(line)
     count = plural(sum(each.message_count for each in chosen), "message")
     if not yes:

@@ -35,7 +35,7 @@ _HOST = "%-32s  %-8s  %s"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunOptions:
     """The options of the command line."""
 
     is_dry: bool
@@ -77,7 +77,7 @@ def rebalance_masters(
     given = checked_credentials("keelmq", credentials)
     quiet_connection_log()
 
-    run = _Run(wanted, Asked(dry_run, yes, as_json, wait_s), given)
+    run = _Run(wanted, RunOptions(dry_run, yes, as_json, wait_s), given)
     try:
         code = run.run()
     except AdminError as error:
@@ -90,8 +90,8 @@ def rebalance_masters(
 
 
 class _Run:
-    def __init__(self, wanted: Wanted, asked: Asked, credentials: Credentials | None) -> None:
-        self._wanted, self._asked, self._credentials = wanted, asked, credentials
+    def __init__(self, wanted: Wanted, options: RunOptions, credentials: Credentials | None) -> None:
+        self._wanted, self._options, self._credentials = wanted, options, credentials
         self._made: list[Made] = []
         self._failed: tuple[Move, MoveFailed] | None = None
 
@@ -100,14 +100,14 @@ class _Run:
         survey = asyncio.run(self._look())
         plan = plan_moves(survey.groups, survey.fixed)
         self._say(plan_text(plan, survey))
-        if plan.moves and not self._asked.is_dry:
-            if not self._asked.is_confirmed:  # between two event loops: Ctrl-C must end the question
+        if plan.moves and not self._options.is_dry:
+            if not self._options.is_confirmed:  # between two event loops: Ctrl-C must end the question
                 question = f"Move {_plural(len(plan.moves), 'master')} now?"
                 if not typer.confirm(question, default=False):
                     print_error(NAME, "nothing was changed")
                     return REFUSED
             asyncio.run(self._move(plan, survey))
-        if self._asked.as_json:
+        if self._options.as_json:
             print(json.dumps(self._value(plan, survey), ensure_ascii=False))
         if self._failed is None:
             return DONE
@@ -120,7 +120,7 @@ class _Run:
 
     async def _move(self, plan: Plan, survey: Survey) -> None:
         async with AdminClient(credentials=self._credentials) as admin:
-            mover = Mover(admin, survey, self._wanted.name_servers, wait_s=self._asked.wait_s)
+            mover = Mover(admin, survey, self._wanted.name_servers, wait_s=self._options.wait_s)
             for move in plan.moves:
                 try:
                     made = await mover.make(move)
@@ -156,7 +156,7 @@ class _Run:
                 return "done"
             if self._failed is not None and self._failed[0] == move:
                 return "failed"
-            return "planned" if self._asked.is_dry else "left"
+            return "planned" if self._options.is_dry else "left"
 
         return {
             "before": dict(plan.before),
@@ -182,7 +182,7 @@ class _Run:
         }
 
     def _say(self, text: str) -> None:
-        if not self._asked.as_json:
+        if not self._options.as_json:
             print(text, flush=True)
 
 

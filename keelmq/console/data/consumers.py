@@ -10,7 +10,6 @@ from keelmq.client.admin import AdminError, gather_some
 from keelmq.client.admin.groups import GroupProgress
 from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, owners_of
 from keelmq.console.data.place import (
-    Asked,
     BrokerPlace,
     BrokerRow,
     Every,
@@ -18,6 +17,7 @@ from keelmq.console.data.place import (
     Page,
     Place,
     ServerProblem,
+    ServerProblems,
     ask_each,
     brokers_in,
     brokers_of,
@@ -143,13 +143,13 @@ class AllGroups(Every[GroupRow]):
 
 async def all_groups(place: Place) -> AllGroups:
     """Returns every group that a broker knows. AdminError: no name server answers."""
-    asked = Asked()
+    server_problems = ServerProblems()
     info = await place.admin.name_servers.cluster_info(place.name_servers)
     brokers = brokers_in(info)
-    tables = await ask_each(asked, brokers, place.admin.groups.list_groups)
+    tables = await ask_each(server_problems, brokers, place.admin.groups.list_groups)
     progress = dict(
         await ask_each(
-            asked,
+            server_problems,
             brokers,
             lambda at: place.admin.groups.broker_consume_stats(at, timeout_ms=STATS_TIMEOUT_MS),
             at_once=4,
@@ -169,7 +169,11 @@ async def all_groups(place: Place) -> AllGroups:
         known = [each for each in progress if progress[each].get(name)] or list(configs[name])
         places[name] = [each.address for each in known[:MEMBERS_ASKED_MAX]]
     return AllGroups(
-        taken_ms=wall_ms(), rows=rows, places=places, problems=asked.listed, not_asked=asked.not_asked
+        taken_ms=wall_ms(),
+        rows=rows,
+        places=places,
+        problems=server_problems.listed,
+        not_asked=server_problems.not_asked,
     )
 
 
@@ -208,24 +212,29 @@ async def page_of(
     found = [row for row in every.found(words, lambda row: row.name) if not kind or row.kind == kind]
     if sort == "lag":
         found.sort(key=lambda row: -1 if row.lag is None else row.lag, reverse=True)
-    asked = Asked()
+    server_problems = ServerProblems()
     page = await gather_some(
-        (_with_members(place, row, every.places[row.name], asked) for row in found[offset : offset + limit]),
+        (
+            _with_members(place, row, every.places[row.name], server_problems)
+            for row in found[offset : offset + limit]
+        ),
         16,
     )
-    problems = {each.server: each for each in (*asked.listed, *every.problems)}
+    problems = {each.server: each for each in (*server_problems.listed, *every.problems)}
     listed = [problems[each] for each in sorted(problems)]
     return GroupsView(**{**every.page(len(found)), "problems": listed}, groups=page)
 
 
-async def _with_members(place: Place, row: GroupRow, addresses: list[str], asked: Asked) -> GroupRow:
+async def _with_members(
+    place: Place, row: GroupRow, addresses: list[str], server_problems: ServerProblems
+) -> GroupRow:
     is_told = False
     for address in addresses:
         try:
             body = await place.admin.groups.consumer_connections(address, row.name)
         except AdminError as error:
             is_told = is_told or error.code in NOBODY
-            asked.add(error, unless=NOBODY)
+            server_problems.add(error, unless=NOBODY)
             continue
         changed = {
             "members": len(body.connection_set),
@@ -238,11 +247,13 @@ async def _with_members(place: Place, row: GroupRow, addresses: list[str], asked
 
 async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
     """Returns one group. with_clients: members are asked which queues they have. Raises Missing."""
-    asked = Asked()
+    server_problems = ServerProblems()
     info = await place.admin.name_servers.cluster_info(place.name_servers)
     configs = [
         (broker, config)
-        for broker, config in await ask_each(asked, brokers_in(info), lambda at: _config(place, at, name))
+        for broker, config in await ask_each(
+            server_problems, brokers_in(info), lambda at: _config(place, at, name)
+        )
         if config is not None
     ]
     try:
@@ -250,12 +261,12 @@ async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
         brokers = brokers_of(route)
     except Missing:
         route, brokers = None, [broker for broker, _ in configs]
-    if not configs and route is None and not asked.problems:
+    if not configs and route is None and not server_problems.by_server:
         raise Missing(f"no broker has a consumer group {name}")
-    progress = await ask_each(asked, brokers, lambda at: place.admin.groups.consume_stats(at, name))
+    progress = await ask_each(server_problems, brokers, lambda at: place.admin.groups.consume_stats(at, name))
     members, member_errors = await _members(place, brokers, name)
     for error in member_errors:
-        asked.add(error, unless=NOBODY)
+        server_problems.add(error, unless=NOBODY)
     owners = await owners_of(place.admin, route, name) if with_clients and members and route else {}
     queues = [
         QueueLag(
@@ -287,7 +298,7 @@ async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
         brokers=[GroupAtBroker(**row_of(broker), settings=config) for broker, config in configs],
         differ=any(config != configs[0][1] for _, config in configs),
         cut=max(0, len(queues) - QUEUES_MAX),
-        problems=asked.listed,
+        problems=server_problems.listed,
     )
 
 

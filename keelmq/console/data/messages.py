@@ -17,10 +17,10 @@ from keelmq.client.copies import original_topic
 from keelmq.client.message import MessageExt
 from keelmq.client.message_id import decode_offset_message_id
 from keelmq.console.data.place import (
-    Asked,
     Missing,
     Place,
     ServerProblem,
+    ServerProblems,
     addresses_in,
     ask_each,
     brokers_of,
@@ -219,7 +219,7 @@ async def by_key(
     place: Place, topic: str, key: str, *, is_unique: bool, begin_ms: int, end_ms: int, limit: int
 ) -> SearchView:
     """Returns messages with a key, or with a producer's id (is_unique); the newest first. Raises Missing."""
-    asked = Asked()
+    server_problems = ServerProblems()
     count = min(limit, UNIQUE_KEY_NUMS if is_unique else QUERY_NUMS)
     header = QueryMessageRequest(
         topic=topic,
@@ -237,7 +237,7 @@ async def by_key(
 
     brokers = brokers_of(await route_of(place, topic))
     names.update((each.address, each.name) for each in brokers)
-    told = await ask_each(asked, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=4)
+    told = await ask_each(server_problems, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=4)
     rows = sorted((row for _, found in told for row in found), key=lambda row: row.store_ms, reverse=True)
     is_full = any(len(found) >= count for _, found in told)
     cut = f"a broker returns at most {count} messages of a key, the newest" if is_full else ""
@@ -247,8 +247,8 @@ async def by_key(
         taken_ms=wall_ms(),
         messages=rows[:limit],
         cut=cut,
-        problems=asked.listed,
-        not_asked=asked.not_asked,
+        problems=server_problems.listed,
+        not_asked=server_problems.not_asked,
     )
 
 
@@ -261,7 +261,7 @@ async def by_id(place: Place, topic: str, msg_id: str) -> SearchView:
             place, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
         )
     known = addresses_in(await place.admin.name_servers.cluster_info(place.name_servers))
-    asked = Asked()
+    server_problems = ServerProblems()
     if address in known:
         try:
             found = await place.admin.messages.view_message(
@@ -270,14 +270,14 @@ async def by_id(place: Place, topic: str, msg_id: str) -> SearchView:
             rows = [row_of(each, known[address]) for each in found]
             return SearchView(taken_ms=wall_ms(), messages=rows)
         except AdminError as error:
-            asked.add(error)
+            server_problems.add(error)
     # A producer's id may look like an offset message id as well: 32 hex digits.
     view = await by_key(
         place, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
     )
     if view.messages:
         return view
-    problems = {each.server: each for each in (*view.problems, *asked.listed)}
+    problems = {each.server: each for each in (*view.problems, *server_problems.listed)}
     return view.model_copy(update={"problems": list(problems.values())})
 
 
@@ -312,8 +312,8 @@ async def message(
 ) -> MessageView:
     """Returns the message at an offset of a queue. Raises Missing, AdminError."""
     address, found = await find(place, topic, broker_name, queue_id, queue_offset)
-    asked = Asked()
-    tracks, more = await _tracks(place, asked, address, found, broker_name)
+    server_problems = ServerProblems()
+    tracks, more = await _tracks(place, server_problems, address, found, broker_name)
     properties, more_properties = properties_of(found)
     return MessageView(
         taken_ms=wall_ms(),
@@ -328,17 +328,17 @@ async def message(
         body=body_of(found, body_limit),
         tracks=tracks,
         more_groups=more,
-        problems=asked.listed,
+        problems=server_problems.listed,
     )
 
 
 async def _tracks(
-    place: Place, asked: Asked, address: str, found: MessageExt, broker_name: str
+    place: Place, server_problems: ServerProblems, address: str, found: MessageExt, broker_name: str
 ) -> tuple[list[TrackRow], int]:
     try:
         groups = sorted(await place.admin.brokers.topic_consumers(address, found.topic))
     except AdminError as error:
-        asked.add(error, unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,))
+        server_problems.add(error, unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,))
         return [], 0
     queue = QueueKey(found.topic, broker_name, found.queue_id)
     shown = groups[:TRACKS_MAX]

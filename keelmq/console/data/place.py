@@ -37,7 +37,7 @@ class ServerProblem(Wire):
 
 
 class BrokerPlace(msgspec.Struct, frozen=True):
-    """A broker name and the replica that is asked: its master, or else another one."""
+    """A broker name and the replica that is server_problems: its master, or else another one."""
 
     cluster: str
     name: str
@@ -96,21 +96,21 @@ class Place(msgspec.Struct, frozen=True):
     name_servers: str
 
 
-class Asked(msgspec.Struct):
+class ServerProblems(msgspec.Struct):
     """Collects the problems of servers, each server once."""
 
-    problems: dict[str, ServerProblem] = msgspec.field(default_factory=dict)
+    by_server: dict[str, ServerProblem] = msgspec.field(default_factory=dict)
     not_asked: int = 0
 
     def add(self, error: AdminError, *, unless: Iterable[int] = ()) -> None:
         """Notes an error, unless its code is one of these."""
         if error.code is None or error.code not in unless:
-            self.problems.setdefault(error.address, problem_of(error))
+            self.by_server.setdefault(error.address, problem_of(error))
 
     @property
     def listed(self) -> list[ServerProblem]:
         """The problems in the order of their servers."""
-        return [self.problems[each] for each in sorted(self.problems)]
+        return [self.by_server[each] for each in sorted(self.by_server)]
 
 
 def problem_of(error: AdminError) -> ServerProblem:
@@ -153,7 +153,7 @@ def addresses_in(info: ClusterInfo) -> dict[str, str]:
 
 
 async def ask_each(
-    asked: Asked,
+    server_problems: ServerProblems,
     brokers: Iterable[BrokerPlace],
     ask: Callable[[str], Awaitable[T]],
     *,
@@ -162,14 +162,14 @@ async def ask_each(
 ) -> list[tuple[BrokerPlace, T]]:
     """Returns the answers of the first BROKERS_MAX brokers that answer; notes the others."""
     every = list(brokers)
-    asked.not_asked += max(0, len(every) - BROKERS_MAX)
+    server_problems.not_asked += max(0, len(every) - BROKERS_MAX)
     ignored = tuple(unless)
 
     async def one(broker: BrokerPlace) -> tuple[BrokerPlace, T] | None:
         try:
             return broker, await ask(broker.address)
         except AdminError as error:
-            asked.add(error, unless=ignored)
+            server_problems.add(error, unless=ignored)
             return None
 
     answers = await gather_some((one(each) for each in every[:BROKERS_MAX]), at_once)

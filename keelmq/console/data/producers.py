@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keelmq.console.data.place import Asked, Every, Page, Place, ask_each, brokers_in
+from keelmq.console.data.place import Every, Page, Place, ServerProblems, ask_each, brokers_in
 from keelmq.remoting.operation import Wire
 from keelmq.runtime.clock import wall_ms
 
@@ -26,10 +26,10 @@ class ProducersView(Page):
 
 async def all_producers(place: Place) -> Every[ProducerRow]:
     """Returns every producer. AdminError: no name server answers."""
-    asked = Asked()
+    server_problems = ServerProblems()
     info = await place.admin.name_servers.cluster_info(place.name_servers)
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for broker, table in await ask_each(asked, brokers_in(info), place.admin.groups.producers):
+    for broker, table in await ask_each(server_problems, brokers_in(info), place.admin.groups.producers):
         for group, clients in table.items():
             for client in clients:
                 key = (str(group), str(client.get("clientId") or ""))
@@ -46,7 +46,9 @@ async def all_producers(place: Place) -> Every[ProducerRow]:
         )
         for (group, client_id), row in sorted(found.items())
     ]
-    return Every(taken_ms=wall_ms(), rows=rows, problems=asked.listed, not_asked=asked.not_asked)
+    return Every(
+        taken_ms=wall_ms(), rows=rows, problems=server_problems.listed, not_asked=server_problems.not_asked
+    )
 
 
 def page_of(every: Every[ProducerRow], *, words: str, offset: int, limit: int) -> ProducersView:

@@ -15,7 +15,7 @@ import msgspec
 
 from keelmq.client.admin import AdminError, gather_some
 from keelmq.console.data.messages import INFLATED_IN_LISTS_MAX, MessageRow, SearchView, row_of
-from keelmq.console.data.place import Asked, Place, brokers_of, route_of
+from keelmq.console.data.place import Place, ServerProblems, brokers_of, route_of
 from keelmq.remoting.queue_map import QueueKey
 from keelmq.runtime.clock import now_ms, wall_ms
 
@@ -74,11 +74,11 @@ async def by_time(
 ) -> SearchView:
     """Returns messages stored from begin_ms to end_ms (ms, both included). Raises Missing, BadCursor,
     AdminError."""
-    asked, budget = Asked(), Budget(now_ms() + TIME_MS_MAX)
+    server_problems, budget = ServerProblems(), Budget(now_ms() + TIME_MS_MAX)
     positions = _positions(cursor) if cursor else None
-    queues = await _queues(place, asked, topic)
+    queues = await _queues(place, server_problems, topic)
     await gather_some(
-        (_limit(place, asked, each, begin_ms, end_ms, positions) for each in queues), AT_ONCE * 2
+        (_limit(place, server_problems, each, begin_ms, end_ms, positions) for each in queues), AT_ONCE * 2
     )
     rows: list[MessageRow] = []
     cut = ""
@@ -88,7 +88,7 @@ async def by_time(
             break
         empty = [each for each in queues if each.needs_more]
         if empty:
-            await gather_some((_read(place, asked, each, budget) for each in empty), AT_ONCE)
+            await gather_some((_read(place, server_problems, each, budget) for each in empty), AT_ONCE)
             continue
         ready = [each for each in queues if each.rows]
         if not ready:
@@ -108,12 +108,12 @@ async def by_time(
         messages=rows,
         cut=cut,
         next=_cursor(left) if left and (rows or cut) else None,
-        problems=asked.listed,
-        not_asked=asked.not_asked,
+        problems=server_problems.listed,
+        not_asked=server_problems.not_asked,
     )
 
 
-async def _queues(place: Place, asked: Asked, topic: str) -> list[_Queue]:
+async def _queues(place: Place, server_problems: ServerProblems, topic: str) -> list[_Queue]:
     route = await route_of(place, topic)
     addresses = {each.name: each.address for each in brokers_of(route)}
     every = [
@@ -123,13 +123,13 @@ async def _queues(place: Place, asked: Asked, topic: str) -> list[_Queue]:
         for number in range(min(each.read_queue_nums, QUEUES_MAX + 1))
     ]
     if len(every) > QUEUES_MAX:
-        asked.not_asked += len({each.key.broker_name for each in every[QUEUES_MAX:]})
+        server_problems.not_asked += len({each.key.broker_name for each in every[QUEUES_MAX:]})
     return every[:QUEUES_MAX]
 
 
 async def _limit(
     place: Place,
-    asked: Asked,
+    server_problems: ServerProblems,
     queue: _Queue,
     begin_ms: int,
     end_ms: int,
@@ -145,13 +145,13 @@ async def _limit(
         if queue.end > 0:
             queue.begin = await place.admin.messages.offset_at(queue.address, queue.key, begin_ms)
     except AdminError as error:
-        asked.add(error)
+        server_problems.add(error)
         queue.is_broken = True
         queue.begin = 0
     queue.taken_to = queue.end
 
 
-async def _read(place: Place, asked: Asked, queue: _Queue, budget: Budget) -> None:
+async def _read(place: Place, server_problems: ServerProblems, queue: _Queue, budget: Budget) -> None:
     """Reads the piece before `end`. A broker may return less than a piece; then it is asked again."""
     start = max(queue.begin, queue.end - PIECE)
     position, found = start, list[MessageRow]()
@@ -166,7 +166,7 @@ async def _read(place: Place, asked: Asked, queue: _Queue, budget: Budget) -> No
                 inflated_max=INFLATED_IN_LISTS_MAX,
             )
         except AdminError as error:
-            asked.add(error)
+            server_problems.add(error)
             queue.is_broken = True
             return
         kept = [each for each in pulled.messages if position <= each.queue_offset < queue.end]

@@ -11,7 +11,6 @@ from pydantic import Field
 from keelmq.client.admin import AdminError
 from keelmq.client.admin.progress import DLQ_PREFIX, RETRY_PREFIX
 from keelmq.console.data.place import (
-    Asked,
     BrokerPlace,
     BrokerRow,
     Every,
@@ -19,6 +18,7 @@ from keelmq.console.data.place import (
     Page,
     Place,
     ServerProblem,
+    ServerProblems,
     ask_each,
     brokers_in,
     brokers_of,
@@ -134,9 +134,9 @@ def kind_of(name: str, configs: Iterable[TopicConfig], reserved: Collection[str]
 
 async def all_topics(place: Place) -> Every[TopicRow]:
     """Returns every topic that a name server or a broker knows. AdminError: no name server answers."""
-    asked = Asked()
+    server_problems = ServerProblems()
     info = await place.admin.name_servers.cluster_info(place.name_servers)
-    said = await ask_each(asked, brokers_in(info), place.admin.brokers.topics)
+    said = await ask_each(server_problems, brokers_in(info), place.admin.brokers.topics)
     tables: dict[str, list[tuple[BrokerPlace, TopicConfig]]] = {}
     for broker, table in said:
         for name, config in table.items():
@@ -146,12 +146,14 @@ async def all_topics(place: Place) -> Every[TopicRow]:
         for name in await place.admin.name_servers.topic_list(place.name_servers):
             tables.setdefault(name, [])
     except AdminError as error:
-        asked.add(error)
+        server_problems.add(error)
     clusters = set(info.cluster_addr_table)
     replies = {f"{each}_REPLY_TOPIC" for each in clusters}
     reserved = clusters | replies | set(info.broker_addr_table)
     rows = [_row(name, tables[name], reserved) for name in sorted(tables)]
-    return Every(taken_ms=wall_ms(), rows=rows, problems=asked.listed, not_asked=asked.not_asked)
+    return Every(
+        taken_ms=wall_ms(), rows=rows, problems=server_problems.listed, not_asked=server_problems.not_asked
+    )
 
 
 def _row(name: str, found: list[tuple[BrokerPlace, TopicConfig]], reserved: Collection[str]) -> TopicRow:
@@ -183,15 +185,17 @@ def page_of(
 
 async def topic(place: Place, name: str) -> TopicView:
     """Returns one topic at all its brokers. Raises Missing, or AdminError: no name server answers."""
-    asked = Asked()
+    server_problems = ServerProblems()
     route = await route_of(place, name)
     brokers = brokers_of(route)
     if not brokers:
         raise Missing(f"topic {name} has no broker")
-    configs = dict(await ask_each(asked, brokers, lambda at: _config(place, at, name)))
-    stats = dict(await ask_each(asked, brokers, lambda at: place.admin.brokers.topic_stats(at, name)))
+    configs = dict(await ask_each(server_problems, brokers, lambda at: _config(place, at, name)))
+    stats = dict(
+        await ask_each(server_problems, brokers, lambda at: place.admin.brokers.topic_stats(at, name))
+    )
     groups = await ask_each(
-        asked,
+        server_problems,
         brokers,
         lambda at: place.admin.brokers.topic_consumers(at, name),
         unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,),
@@ -235,7 +239,7 @@ async def topic(place: Place, name: str) -> TopicView:
         put_tps=sum((each.put_tps for each in stats.values()), 0.0),
         messages=sum(each.messages or 0 for each in rows),
         cut=max(0, len(every) - QUEUES_MAX),
-        problems=asked.listed,
+        problems=server_problems.listed,
     )
 
 

@@ -8,7 +8,15 @@ from keelmq.client.admin.messages import QUERY_NUMS
 from keelmq.client.core.trace_rows import rows_of
 from keelmq.client.tracing import TRACE_TOPIC
 from keelmq.console.data.messages import INFLATED_MAX
-from keelmq.console.data.place import Asked, Missing, Place, ServerProblem, ask_each, brokers_of, route_of
+from keelmq.console.data.place import (
+    Missing,
+    Place,
+    ServerProblem,
+    ServerProblems,
+    ask_each,
+    brokers_of,
+    route_of,
+)
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.broker import QueryMessageRequest
@@ -51,7 +59,7 @@ _KINDS: Final = {
 
 async def trace(place: Place, msg_id: str, *, topic: str = TRACE_TOPIC) -> TraceView:
     """Returns the history of a message by the producer's id. Raises Missing: nothing is traced."""
-    asked, messages = Asked(), list[tuple[str, str]]()
+    server_problems, messages = ServerProblems(), list[tuple[str, str]]()
     header = QueryMessageRequest(topic=topic, key=msg_id, max_num=QUERY_NUMS)
     try:
         brokers = brokers_of(await route_of(place, topic))
@@ -67,7 +75,7 @@ async def trace(place: Place, msg_id: str, *, topic: str = TRACE_TOPIC) -> Trace
         )
         return len(found)
 
-    told = await ask_each(asked, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=2)
+    told = await ask_each(server_problems, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=2)
     rows = rows_of(messages, msg_id)
     steps = [
         TraceStep(
@@ -90,5 +98,5 @@ async def trace(place: Place, msg_id: str, *, topic: str = TRACE_TOPIC) -> Trace
         sent_ms=next((each.time_ms for each in steps if each.kind == "sent"), None),
         steps=steps,
         cut="there may be more: a broker returns 64 trace messages at most" if is_full else "",
-        problems=asked.listed,
+        problems=server_problems.listed,
     )

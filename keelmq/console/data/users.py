@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import Field
 
-from keelmq.console.data.place import Asked, Place, ServerProblem, ask_each, brokers_in
+from keelmq.console.data.place import Place, ServerProblem, ServerProblems, ask_each, brokers_in
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.auth import AclInfo, PolicyInfo
 from keelmq.runtime.clock import wall_ms
@@ -49,12 +49,12 @@ class AccessView(Wire):
 
 async def access(place: Place, words: str = "") -> AccessView:
     """Returns users and ACLs whose names contain a text. AdminError: no name server answers."""
-    asked = Asked()
+    server_problems = ServerProblems()
     info = await place.admin.name_servers.cluster_info(place.name_servers)
     brokers = [each for each in brokers_in(info) if each.is_master]
     part = words or None
-    users_at = await ask_each(asked, brokers, lambda at: place.admin.auth.list_users(at, part))
-    acls_at = await ask_each(asked, brokers, lambda at: place.admin.auth.list_acls(at, part))
+    users_at = await ask_each(server_problems, brokers, lambda at: place.admin.auth.list_users(at, part))
+    acls_at = await ask_each(server_problems, brokers, lambda at: place.admin.auth.list_acls(at, part))
     users: dict[str, dict[str, tuple[str, str]]] = {}
     for broker, found in users_at:
         for user in found:
@@ -93,8 +93,8 @@ async def access(place: Place, words: str = "") -> AccessView:
         users=user_rows[:ENTRIES_MAX],
         acls=acl_rows[:ENTRIES_MAX],
         cut=max(0, len(user_rows) - ENTRIES_MAX) + max(0, len(acl_rows) - ENTRIES_MAX),
-        problems=asked.listed,
-        not_asked=asked.not_asked,
+        problems=server_problems.listed,
+        not_asked=server_problems.not_asked,
     )
 
 

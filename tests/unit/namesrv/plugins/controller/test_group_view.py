@@ -217,7 +217,7 @@ CASES: list[tuple[str, tuple[int, ...], BrokerData | None, dict[str, Any], list[
         ],
     ),
     (
-        "an anonymous client as master",
+        "an unknown broker as master",
         ALL,
         routes({**ROUTES, 0: "x:1", 1: A1}),
         {},
