@@ -14,7 +14,7 @@ import typer
 
 from cli.command_line import print
 from keelmq.runtime.printable import printable_line
-from keelmq.security.audit.reader import KEPT_IN, AuditReader, AuditReadError, Entry, Wanted, series_of
+from keelmq.security.audit.reader import KEPT_IN, AuditFilter, AuditReader, AuditReadError, Entry, series_of
 from keelmq.security.core.audited import Outcome
 
 DEFAULT_PLACES: Final = ("~/store/audit", "~/namesrv/audit", "~/keelmqController/audit")
@@ -73,7 +73,7 @@ def audit(
 ) -> None:
     """Show who has administered what, and who was refused."""
     now = datetime.now(UTC)
-    wanted = Wanted(
+    audit_filter = AuditFilter(
         since=_time("--since", since, now),
         until=_time("--until", until, now),
         user=user,
@@ -88,7 +88,7 @@ def audit(
         if not _has_files(places) and not follow:
             raise typer.Exit(1)
         with contextlib.closing(AuditReader(places)) as reader:
-            _show(reader, wanted, follow=follow, as_json=as_json)
+            _show(reader, audit_filter, follow=follow, as_json=as_json)
     except AuditReadError as error:
         print(f"keelmq audit: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
@@ -96,7 +96,7 @@ def audit(
         raise typer.Exit from None
 
 
-def _show(reader: AuditReader, wanted: Wanted, *, follow: bool, as_json: bool) -> None:
+def _show(reader: AuditReader, audit_filter: AuditFilter, *, follow: bool, as_json: bool) -> None:
     """Raises AuditReadError, also if all lines are damaged: they are of another program's log."""
     told = found = count = 0
     if not as_json:
@@ -104,7 +104,7 @@ def _show(reader: AuditReader, wanted: Wanted, *, follow: bool, as_json: bool) -
     while True:
         for entry in reader.read():
             found += 1
-            if wanted.matches(entry):
+            if audit_filter.matches(entry):
                 count += 1
                 print(json.dumps(entry) if as_json else "\n".join(_rows(entry)))
         if reader.unreadable_lines > told:

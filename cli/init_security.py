@@ -55,7 +55,7 @@ class InitSecurityError(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SecurityOptions:
     """The options of the command line. `days`, `ca_days`: validity of the certificates and of the CA."""
 
     cluster: str
@@ -88,12 +88,12 @@ def init_security(
     # Absolute: the programs may be started elsewhere.
     directory = Path(os.path.abspath(directory.expanduser()))
     try:
-        wanted = Wanted(cluster, tuple(dict.fromkeys(hosts)), days, ca_days)
-        moved = create(directory, wanted, force=force)
+        options = SecurityOptions(cluster, tuple(dict.fromkeys(hosts)), days, ca_days)
+        moved = create(directory, options, force=force)
     except (InitSecurityError, CertificatesError, OSError) as error:
         print(f"keelmq init-security: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
-    steps = next_steps(directory, wanted)
+    steps = next_steps(directory, options)
     if as_json:
         print(json.dumps(_as_value(directory, moved, steps), ensure_ascii=False))
         return
@@ -107,10 +107,10 @@ def init_security(
         print("\n".join(commands))
 
 
-def create(directory: Path, wanted: Wanted, *, force: bool = False) -> Path | None:
+def create(directory: Path, options: SecurityOptions, *, force: bool = False) -> Path | None:
     """Creates the directory; returns where one was moved that was there before. A failure leaves nothing
     behind. Raises InitSecurityError, CertificatesError, OSError."""
-    _check(wanted)
+    _check(options)
     moved = None
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         if not force:
@@ -124,7 +124,7 @@ def create(directory: Path, wanted: Wanted, *, force: bool = False) -> Path | No
     directory.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
     directory.chmod(PRIVATE_DIRECTORY)
     try:
-        _write_all(directory, wanted)
+        _write_all(directory, options)
     except BaseException:
         for path in directory.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -136,27 +136,27 @@ def create(directory: Path, wanted: Wanted, *, force: bool = False) -> Path | No
     return moved
 
 
-def _check(wanted: Wanted) -> None:
-    if not _CLUSTER.fullmatch(wanted.cluster):
+def _check(options: SecurityOptions) -> None:
+    if not _CLUSTER.fullmatch(options.cluster):
         raise InitSecurityError(
-            f"--cluster {wanted.cluster!r} is not a name of at most 48 letters, digits, _ . and -"
+            f"--cluster {options.cluster!r} is not a name of at most 48 letters, digits, _ . and -"
         )
-    for host in wanted.hosts:
+    for host in options.hosts:
         if not is_host(host):
             raise InitSecurityError(f"--host {host!r} is neither a DNS name nor an IP address (no port)")
 
 
-def _write_all(directory: Path, wanted: Wanted) -> None:
+def _write_all(directory: Path, options: SecurityOptions) -> None:
     admin, offline = directory / ADMIN, directory / OFFLINE
     for folder in (admin, offline):
         folder.mkdir(mode=PRIVATE_DIRECTORY)
-    _certificates(directory, wanted)
+    _certificates(directory, options)
     password, member_secret = _secret(), _secret()
     tokens = {"administer": _secret(), "read": _secret()}
     texts = {
         "security.conf": _lines(_common(password)),
         "broker.conf": _lines(_broker()),
-        "namesrv.conf": _lines(_namesrv(wanted)),
+        "namesrv.conf": _lines(_namesrv(options)),
         "controller.conf": _lines(_controller()),
         "member.json": json.dumps({"accessKey": MEMBER, "secretKey": member_secret}) + "\n",
         "http-tokens": "".join(
@@ -174,16 +174,16 @@ def _write_all(directory: Path, wanted: Wanted) -> None:
             path.chmod(PRIVATE_FILE)
 
 
-def _certificates(directory: Path, wanted: Wanted) -> None:
+def _certificates(directory: Path, options: SecurityOptions) -> None:
     """The CA's key is only in the folder that no server gets."""
     admin, offline = directory / ADMIN, directory / OFFLINE
-    new_authority(offline, wanted.ca_days)
+    new_authority(offline, options.ca_days)
     authority = read_authority(offline)
     for folder in (directory, admin):
         shutil.copyfile(offline / "ca.crt", folder / "ca.crt")
-    issue(authority, directory, "server", wanted.hosts, wanted.days, Role.SERVER)
-    issue(authority, directory, "member", [member_name(wanted.cluster)], wanted.days, Role.CLIENT)
-    issue(authority, admin, "admin", [f"admin.{wanted.cluster}"], wanted.days, Role.CLIENT)
+    issue(authority, directory, "server", options.hosts, options.days, Role.SERVER)
+    issue(authority, directory, "member", [member_name(options.cluster)], options.days, Role.CLIENT)
+    issue(authority, admin, "admin", [f"admin.{options.cluster}"], options.days, Role.CLIENT)
 
 
 def member_name(cluster: str) -> str:
@@ -230,10 +230,10 @@ def _broker() -> Iterable[str]:
     )
 
 
-def _namesrv(wanted: Wanted) -> Iterable[str]:
+def _namesrv(options: SecurityOptions) -> Iterable[str]:
     return (
         "# Cluster:<name> in ACLs.",
-        f"authorizationCluster={wanted.cluster}",
+        f"authorizationCluster={options.cluster}",
     )
 
 
@@ -276,10 +276,10 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def next_steps(directory: Path, wanted: Wanted) -> list[tuple[str, Sequence[str]]]:
+def next_steps(directory: Path, options: SecurityOptions) -> list[tuple[str, Sequence[str]]]:
     """Returns the operator's next steps: titles with commands that can be pasted."""
     here, loopback = shlex.quote(str(directory)), ("127.0.0.1", "::1", "localhost")
-    remote = [host for host in wanted.hosts if host not in loopback and not host.startswith("*")]
+    remote = [host for host in options.hosts if host not in loopback and not host.startswith("*")]
     steps: list[tuple[str, Sequence[str]]] = []
     if remote:
         steps.append(

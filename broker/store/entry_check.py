@@ -42,7 +42,7 @@ EXTENDED_BELOW: Final = -(1 << 31)
 _SCHEDULED: Final = frozenset(name.encode() for name in SCHEDULED_TOPICS)
 
 
-class Wanted(NamedTuple):
+class ExpectedUnits(NamedTuple):
     """Packed units that a queue must have from the number `first` on. Without units: the record at `offset`
     must be parsed."""
 
@@ -53,7 +53,7 @@ class Wanted(NamedTuple):
     offset: int = -1
 
 
-def wanted_units(data: bytes, offset: int, places: Places) -> Iterator[Wanted]:
+def expected_units(data: bytes, offset: int, places: Places) -> Iterator[ExpectedUnits]:
     """Yields the expected entries of the records in `data`, whole ones that begin at the CommitLog offset
     `offset`; any thread. places: of this reader alone, empty at first."""
     at = 0
@@ -62,7 +62,7 @@ def wanted_units(data: bytes, offset: int, places: Places) -> Iterator[Wanted]:
         found = scan_units(window, offset + at, RECORDS_PER_PASS, places, None, check_crc=False)
         for place in found.places:
             topic, queue_id = place[QUEUE]
-            yield Wanted(topic, queue_id, place[FIRST], bytes(place[UNITS]))
+            yield ExpectedUnits(topic, queue_id, place[FIRST], bytes(place[UNITS]))
             clear(place)
         at = found.end - offset
         if found.records or at >= len(data):
@@ -72,10 +72,10 @@ def wanted_units(data: bytes, offset: int, places: Places) -> Iterator[Wanted]:
             return  # it was changed meanwhile: a cut, or a heal
         size, topic, queue_id, number, code, *_ = parsed
         if topic and (sys_flag_at(data, at) & INNER_BATCH or topic in _SCHEDULED):
-            yield Wanted(topic, queue_id, number, b"", offset + at)
+            yield ExpectedUnits(topic, queue_id, number, b"", offset + at)
         elif topic:  # the first one of its queue, or a long one
             places.setdefault(topic, {})[queue_id] = new_place((topic, queue_id), 0, is_plain=True)
-            yield Wanted(topic, queue_id, number, UNIT.pack(offset + at, size, code))
+            yield ExpectedUnits(topic, queue_id, number, UNIT.pack(offset + at, size, code))
         at += size
 
 
@@ -89,20 +89,20 @@ class EntryCheck:
         self._told = RateLimitedLogger(logger)
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
 
-    async def compare(self, wanted: Sequence[Wanted], cuts: int) -> None:
+    async def compare(self, expected: Sequence[ExpectedUnits], cuts: int) -> None:
         """Compares entries, and rewrites wrong ones. cuts: the store's cut_count when the records were read;
         stops once it has changed."""
         store, began = self._store, now_us()
-        for _ in self._steps(wanted):
+        for _ in self._steps(expected):
             if now_us() - began >= STEP_US:
                 await asyncio.sleep(0)
                 if store.cutter.is_cutting or store.cutter.cut_count != cuts:
                     return
                 began = now_us()
 
-    def _steps(self, wanted: Sequence[Wanted]) -> Iterator[None]:
+    def _steps(self, expected: Sequence[ExpectedUnits]) -> Iterator[None]:
         """Yields after each small piece of work."""
-        for topic, queue_id, first, units, offset in wanted:
+        for topic, queue_id, first, units, offset in expected:
             yield
             name = topic.decode("utf-8", "replace")
             queue = self._store.queues.find(name, queue_id) if is_file_name(name) else None
@@ -218,20 +218,20 @@ class EntryCheck:
             text = f"its QUEUEOFFSET {base} is not that of INNER_BASE"
             self._store.damage.add(offset, offset + size, text)
             return
-        wanted = BatchUnit(offset, size, code, stored, base, message_count(properties))
+        unit = BatchUnit(offset, size, code, stored, base, message_count(properties))
         if not queue.min_offset <= base < queue.max_offset:
             return
-        number = queue.wrong_unit(wanted, is_code_sure=properties.count(b"TAGS\x01") < 2)
+        number = queue.wrong_unit(unit, is_code_sure=properties.count(b"TAGS\x01") < 2)
         if number is None:
             return
         try:
-            found = queue.rewrite_batch(number, wanted)
+            found = queue.rewrite_batch(number, unit)
         except OSError as error:
             self._failures.tell(now_ms(), "an entry of %s cannot be rewritten: %s", queue.directory, error)
             return
         self._store.unit_rewritten(queue)
         queue.correct_min_offset(self._store.commit_log.min_offset)
-        self._count(queue, number, tuple(found), tuple(wanted))
+        self._count(queue, number, tuple(found), tuple(unit))
 
 
 def _is_of(queue: ConsumeQueue, number: int, parsed: Parsed) -> bool:

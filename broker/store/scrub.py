@@ -17,7 +17,7 @@ from typing import Final
 from broker.message.prop_crc import parse_with_prop_crc
 from broker.message.record_scan import Place
 from broker.store.dispatching import has_its_number
-from broker.store.entry_check import EntryCheck, Wanted, wanted_units
+from broker.store.entry_check import EntryCheck, ExpectedUnits, expected_units
 from broker.store.log_check import RECORD_BYTES_MAX, Piece, check_file
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
@@ -94,7 +94,7 @@ class Scrub:
         forget = log.page_dropper(start, min(start + SLICE_BYTES, end)) if is_old else None
         descriptor = log.open_file(start)
         try:
-            pieces, wanted = await asyncio.to_thread(_check, descriptor, start, end, file_bytes, forget)
+            pieces, expected = await asyncio.to_thread(_check, descriptor, start, end, file_bytes, forget)
             self.fault = ""
         except OSError as error:
             self.fault = f"the log cannot be read at {start}: {error}"
@@ -117,7 +117,7 @@ class Scrub:
         self._boundary_of = cuts
         self.position = pieces[-1].end
         self.checked_bytes += self.position - start
-        await self.entries.compare(wanted, cuts)
+        await self.entries.compare(expected, cuts)
         return pieces[-1].end - start
 
     def _is_in_round(self) -> bool:
@@ -206,18 +206,18 @@ class Scrub:
 
 def _check(
     descriptor: int, start: int, end: int, file_bytes: int, forget: Callable[[], None] | None
-) -> tuple[list[Piece], list[Wanted]]:
+) -> tuple[list[Piece], list[ExpectedUnits]]:
     """Checks SLICE_BYTES of a file, or a few more, and finds the queue entries of its records; runs in a
     thread."""
     if forget is not None:
         forget()
-    pieces, wanted, places = list[Piece](), list[Wanted](), dict[bytes, dict[int, Place]]()
+    pieces, expected, places = list[Piece](), list[ExpectedUnits](), dict[bytes, dict[int, Place]]()
     for piece in check_file(descriptor, start, end, file_bytes):
         pieces.append(piece)
         size = piece.end - piece.start
         if not piece.fault and size <= RECORD_BYTES_MAX:  # a larger one is the rest of a file
             data = os.pread(descriptor, size, piece.start % file_bytes)
-            wanted += wanted_units(data, piece.start, places)
+            expected += expected_units(data, piece.start, places)
         if piece.end - start >= SLICE_BYTES:
             break
-    return pieces, wanted
+    return pieces, expected

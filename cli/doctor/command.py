@@ -40,7 +40,7 @@ TIMEOUT_DEFAULT_MS = 1_200
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DoctorOptions:
     """The options of the command line."""
 
     paths: tuple[Path, ...]
@@ -99,7 +99,7 @@ def doctor(
     """
     if not config and namesrv_addr is None and controller_addr is None:
         raise typer.BadParameter("say what to check: -c FILE, -n NAMESRV or -a CONTROLLERS")
-    wanted = Wanted(
+    options = DoctorOptions(
         tuple(config or ()),
         kind,
         tuple(parse_addresses(namesrv_addr)) if namesrv_addr else (),
@@ -110,7 +110,7 @@ def doctor(
     )
     quiet_connection_log()
     began = time.monotonic()
-    findings = merged(asyncio.run(examine(wanted, offline=offline)))
+    findings = merged(asyncio.run(examine(options, offline=offline)))
     took_s = time.monotonic() - began
     if as_json:
         print(json.dumps(as_value(findings, took_s), ensure_ascii=False))
@@ -122,28 +122,28 @@ def doctor(
     raise typer.Exit(1 if count(findings, Level.FAILED) else 0)
 
 
-async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
+async def examine(options: DoctorOptions, *, offline: bool = False) -> list[Finding]:
     """Returns the findings about the files, this machine and, unless `offline`, the cluster, in that
     order."""
-    loaded, found = _load(wanted)
+    loaded, found = _load(options)
     found += rules(loaded)
     found += machine.check_secrets(loaded)
     found += check_certificates(loaded)
     found += check_port_certificates(loaded)
     found += check_security(loaded)
     found += config_files.environment(os.environ, loaded)
-    async with Reach(wanted.timeout_ms, wanted.credentials) as reach:
-        found += await _this_machine(reach, loaded, here=wanted.here)
+    async with Reach(options.timeout_ms, options.credentials) as reach:
+        found += await _this_machine(reach, loaded, here=options.here)
         if not offline:
-            found += await _cluster(reach, wanted, loaded)
+            found += await _cluster(reach, options, loaded)
     return found
 
 
-def _load(wanted: Wanted) -> tuple[list[ConfigFile], list[Finding]]:
+def _load(options: DoctorOptions) -> tuple[list[ConfigFile], list[Finding]]:
     loaded, found = [], []
-    short = len({path.name for path in wanted.paths}) == len(wanted.paths)
-    for path in wanted.paths:
-        file, findings = config_files.load(path, wanted.kind, path.name if short else str(path))
+    short = len({path.name for path in options.paths}) == len(options.paths)
+    for path in options.paths:
+        file, findings = config_files.load(path, options.kind, path.name if short else str(path))
         found += findings
         if file is not None:
             loaded.append(file)
@@ -225,9 +225,9 @@ async def _namesrv_config(admin: AdminClient, address: str) -> dict[str, str]:
     return await admin.name_servers.namesrv_config(address)
 
 
-async def _cluster(reach: Reach, wanted: Wanted, files: Sequence[ConfigFile]) -> list[Finding]:
-    name_servers = list(wanted.name_servers) or _name_servers_of(files)
-    controllers = list(wanted.controllers) or _controllers_of(files)
+async def _cluster(reach: Reach, options: DoctorOptions, files: Sequence[ConfigFile]) -> list[Finding]:
+    name_servers = list(options.name_servers) or _name_servers_of(files)
+    controllers = list(options.controllers) or _controllers_of(files)
     if not name_servers and not controllers:
         return []
     seen = await take_snapshot(reach, name_servers, controllers, _http_of(files))

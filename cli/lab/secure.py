@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cli.credentials import read_credentials
-from cli.init_security import ADMIN, CREDENTIALS, Wanted, create
+from cli.init_security import ADMIN, CREDENTIALS, SecurityOptions, create
 from keelmq.remoting.client import connect_with, sign_with
 from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
 from keelmq.security.signer import signer_of
@@ -23,7 +23,7 @@ def secured(directory: Path, cluster_name: str, *, wanted: bool = True) -> Itera
         yield {}
         return
     security = directory / SECURITY
-    create(security, Wanted(cluster_name, HOSTS))
+    create(security, SecurityOptions(cluster_name, HOSTS))
     found = read_credentials(security / ADMIN / CREDENTIALS)
     connect_with(ClientTls.of(found.tls))
     sign_with(signer_of(found.credentials))

@@ -24,7 +24,7 @@ from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.shell import DONE, IN_PART, REFUSED, exit_code_of, explain
 from cli.rebalance.core.plan import Move, Plan, plan_moves
 from cli.rebalance.moves import Made, MoveFailed, Mover
-from cli.rebalance.survey import Survey, Wanted, take_survey
+from cli.rebalance.survey import Survey, SurveyScope, take_survey
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.security.signer import Credentials
 
@@ -73,11 +73,11 @@ def rebalance_masters(
         raise typer.BadParameter(
             "no terminal to ask for confirmation: give --yes to move masters, or --dry-run"
         )
-    wanted = Wanted(namesrv_addr, cluster, controllers, containers or "")
+    scope = SurveyScope(namesrv_addr, cluster, controllers, containers or "")
     given = checked_credentials("keelmq", credentials)
     quiet_connection_log()
 
-    run = _Run(wanted, RunOptions(dry_run, yes, as_json, wait_s), given)
+    run = _Run(scope, RunOptions(dry_run, yes, as_json, wait_s), given)
     try:
         code = run.run()
     except AdminError as error:
@@ -90,8 +90,8 @@ def rebalance_masters(
 
 
 class _Run:
-    def __init__(self, wanted: Wanted, options: RunOptions, credentials: Credentials | None) -> None:
-        self._wanted, self._options, self._credentials = wanted, options, credentials
+    def __init__(self, scope: SurveyScope, options: RunOptions, credentials: Credentials | None) -> None:
+        self._scope, self._options, self._credentials = scope, options, credentials
         self._made: list[Made] = []
         self._failed: tuple[Move, MoveFailed] | None = None
 
@@ -116,11 +116,11 @@ class _Run:
 
     async def _look(self) -> Survey:
         async with AdminClient(credentials=self._credentials) as admin:
-            return await take_survey(admin, self._wanted)
+            return await take_survey(admin, self._scope)
 
     async def _move(self, plan: Plan, survey: Survey) -> None:
         async with AdminClient(credentials=self._credentials) as admin:
-            mover = Mover(admin, survey, self._wanted.name_servers, wait_s=self._options.wait_s)
+            mover = Mover(admin, survey, self._scope.name_servers, wait_s=self._options.wait_s)
             for move in plan.moves:
                 try:
                     made = await mover.make(move)

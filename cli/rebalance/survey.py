@@ -19,9 +19,9 @@ from keelmq.remoting.operations.route import BrokerData
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The targets of the command line. controllers: None, as the brokers are configured. containers: hosts
-    are grouped by container, "" by machine."""
+class SurveyScope:
+    """The servers and brokers of a survey. controllers: None, as the brokers are configured. containers:
+    hosts are grouped by container, "" by machine."""
 
     name_servers: str
     cluster: str | None = None
@@ -41,19 +41,19 @@ class Survey:
     notes: list[str] = field(default_factory=list)
 
 
-async def take_survey(admin: AdminClient, wanted: Wanted) -> Survey:
+async def take_survey(admin: AdminClient, scope: SurveyScope) -> Survey:
     """Asks name servers, brokers, controllers and containers. AdminError: one that is needed did not answer,
     there is no such cluster, or no broker has controllers."""
-    info = await admin.name_servers.cluster_info(wanted.name_servers)
-    if wanted.cluster is None:
+    info = await admin.name_servers.cluster_info(scope.name_servers)
+    if scope.cluster is None:
         brokers = list(info.broker_addr_table.values())
     else:
-        names = names_of_cluster(info, wanted.cluster, wanted.name_servers)
-        brokers = brokers_of(info, names, wanted.name_servers)
-    controllers = wanted.controllers or await find_controllers(admin, wanted.name_servers, brokers)
+        names = names_of_cluster(info, scope.cluster, scope.name_servers)
+        brokers = brokers_of(info, names, scope.name_servers)
+    controllers = scope.controllers or await find_controllers(admin, scope.name_servers, brokers)
     names = [each.broker_name for each in brokers]
     sets = (await admin.controllers.sync_state_sets(controllers, names)).replicas_info_table
-    containers = await _containers(admin, wanted.containers)
+    containers = await _containers(admin, scope.containers)
     survey = Survey(controllers)
     for broker in sorted(brokers, key=lambda each: (each.cluster, each.broker_name)):
         _add(survey, broker, sets.get(broker.broker_name), containers)

@@ -18,7 +18,7 @@ from keelmq.console.data_asking import NAME_MAX, Asking, Limit, Offset, Words, a
 from keelmq.remoting.operation import Role
 from keelmq.remoting.servers.http_answers import NOT_HERE, as_json, shown
 from keelmq.remoting.servers.http_call import needs
-from keelmq.security.audit.reader import Wanted
+from keelmq.security.audit.reader import AuditFilter
 
 TopicName = Annotated[
     str, Path(min_length=1, max_length=NAME_MAX, description="a topic", examples=["orders"])
@@ -192,7 +192,7 @@ def _add_access(router: APIRouter, asking: Asking) -> None:
         before: Annotated[str, Query(pattern=ISO, description="`next` of the previous page")] = "",
         limit: Limit = 100,
     ) -> Response:
-        wanted = Wanted(
+        audit_filter = AuditFilter(
             since=since,
             until=before,
             user=user,
@@ -202,4 +202,4 @@ def _add_access(router: APIRouter, asking: Asking) -> None:
             outcomes=frozenset(outcome or ()),
         )
         directory = asking.console.sources.audit_directory()
-        return as_json(await asyncio.to_thread(audit.read, directory, wanted, limit))
+        return as_json(await asyncio.to_thread(audit.read, directory, audit_filter, limit))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.credentials import read_credentials
-from cli.init_security import Wanted, create
+from cli.init_security import SecurityOptions, create
 from cli.lab.cluster import Program
 from keelmq import Message, Producer, SendError
 from keelmq.client.admin import AdminClient, AdminError
@@ -66,7 +66,7 @@ async def anonymous_client_sends(namesrv_addr: str) -> bool:
 
 async def test_a_running_cluster_is_closed_in_three_rounds(tmp_path: Path) -> None:
     directory = tmp_path / "security"
-    create(directory, Wanted("KeelCluster", ("127.0.0.1",)))
+    create(directory, SecurityOptions("KeelCluster", ("127.0.0.1",)))
     admin = read_credentials(directory / "admin" / "credentials.yml").credentials
     of_all, of_brokers, taken_back = rounds()
     assert of_all["securityPath"] and {"tls.enable", "haTlsEnable"} == set(taken_back)

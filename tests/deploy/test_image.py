@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.init_security import Wanted, create
+from cli.init_security import SecurityOptions, create
 from hatch_build import CannotCompile, compile_leaves
 from keelmq.runtime.config import load_config
 from keelmq.runtime.program import overrides_of
@@ -182,7 +182,7 @@ def test_compose_closed(tmp_path: Path) -> None:
     """Every service gets the directory, the programs know the keys, and the health check trusts its CA."""
     secure = yaml.safe_load((COMPOSE_DIRECTORY / "compose.secure.yaml").read_text())["services"]
     assert secure.keys() == services().keys()
-    create(tmp_path / "security", Wanted("DefaultCluster", ("127.0.0.1",)))
+    create(tmp_path / "security", SecurityOptions("DefaultCluster", ("127.0.0.1",)))
     for name, service in secure.items():
         (mount,) = service["volumes"]
         assert mount == "./security:/etc/keelmq/security:ro"

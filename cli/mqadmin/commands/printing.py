@@ -41,7 +41,7 @@ Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many me
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MessageSelection:
     """Which messages of each queue: tags, and when they were stored (ms)."""
 
     expression: str
@@ -86,7 +86,7 @@ def print_messages(
 ) -> Action:
     """Print the messages of every queue of a topic."""
     codec, with_body = checked_charset(charset), true_or_false(print_body, "-d")
-    wanted = Wanted(expression, _time(begin), _time(end))
+    selection = MessageSelection(expression, _time(begin), _time(end))
 
     async def action(admin: AdminClient) -> Output:
         reads: list[QueueRead] = []
@@ -96,7 +96,7 @@ def print_messages(
         ):
             for queue in sorted(await consumer.fetch_queues(topic)):
                 room = limit - sum(len(each.messages) for each in reads)
-                reads.append(await _read(consumer, queue, wanted, room))
+                reads.append(await _read(consumer, queue, selection, room))
         if not reads:
             remark = f"topic {topic} has no readable queue; topicRoute shows its permissions"
             raise AdminError("printMsg", namesrv_addr, remark, ResponseCode.NO_PERMISSION)
@@ -131,7 +131,7 @@ def print_messages_of_queue(
     """Print the messages of one queue (-p true), or count them by tag (-f true)."""
     codec = checked_charset(charset) if true_or_false(print_body, "-d") else None
     with_messages, with_tags = true_or_false(print_messages, "-p"), true_or_false(calculate, "-f")
-    wanted = Wanted(expression, _time(begin), _time(end))
+    selection = MessageSelection(expression, _time(begin), _time(end))
 
     async def action(admin: AdminClient) -> Output:
         tags: Counter[str] = Counter()
@@ -140,7 +140,7 @@ def print_messages_of_queue(
             PullConsumer(namesrv_addr, TOOLS_GROUP, credentials=admin.credentials) as consumer,
         ):
             queue = await _queue(consumer, namesrv_addr, topic, broker_name, queue_id)
-            read = await _read(consumer, queue, wanted, limit)
+            read = await _read(consumer, queue, selection, limit)
         tags.update(each.tags for each in read.messages if each.tags)
         lines = [_text(each, codec) for each in read.messages] if with_messages else []
         lines += layouts_message.tag_counts(tags) if with_tags else []
@@ -170,14 +170,16 @@ async def _queue(
     return queue
 
 
-async def _read(consumer: PullConsumer, queue: MessageQueue, wanted: Wanted, room: int) -> QueueRead:
+async def _read(
+    consumer: PullConsumer, queue: MessageQueue, selection: MessageSelection, room: int
+) -> QueueRead:
     """Reads at most `room` messages."""
     read = QueueRead(queue)
-    begin_ms, end_ms = wanted.begin_ms, wanted.end_ms
+    begin_ms, end_ms = selection.begin_ms, selection.end_ms
     whole = await consumer.min_offset(queue), await consumer.max_offset(queue)
     read.first = whole[0] if begin_ms is None else await consumer.offset_at(queue, begin_ms)
     read.end = whole[1] if end_ms is None else await consumer.offset_at(queue, end_ms)
-    async for messages in _pulls(consumer, read, wanted.expression):
+    async for messages in _pulls(consumer, read, selection.expression):
         fitting = [each for each in messages if each.queue_offset < read.end][:room]
         read.messages += fitting
         room -= len(fitting)

@@ -12,7 +12,7 @@ import msgspec
 from pydantic import Field
 
 from keelmq.remoting.operation import Wire
-from keelmq.security.audit.reader import AuditReadError, Wanted, parsed, series_of
+from keelmq.security.audit.reader import AuditFilter, AuditReadError, parsed, series_of
 
 BLOCK_BYTES: Final = 262_144
 READ_BYTES_MAX: Final = 32 << 20
@@ -43,7 +43,7 @@ class _Budget(msgspec.Struct):
     unreadable: int = 0
 
 
-def read(directory: Path | None, wanted: Wanted, limit: int) -> AuditView:
+def read(directory: Path | None, audit_filter: AuditFilter, limit: int) -> AuditView:
     """Returns the newest matching lines."""
     if directory is None:
         problem = "this program keeps no audit log (auditEnable), or this page cannot find it"
@@ -60,7 +60,7 @@ def read(directory: Path | None, wanted: Wanted, limit: int) -> AuditView:
             reverse=True,
         )
         for entry in newest_first:
-            if not wanted.matches(entry):
+            if not audit_filter.matches(entry):
                 continue
             if len(entries) == limit:
                 is_more = True

@@ -26,7 +26,7 @@ class AuditReadError(Exception):
     """The text says what to do."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class AuditFilter(msgspec.Struct, frozen=True):
     """Which entries are shown. Times are as in the files: ISO, UTC, with a Z. Empty or None: all."""
 
     since: str = ""

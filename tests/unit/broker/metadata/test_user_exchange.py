@@ -14,7 +14,7 @@ from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.metadata import user_exchange
 from cli.credentials import read_credentials
-from cli.init_security import Wanted, create
+from cli.init_security import SecurityOptions, create
 from keelmq.client.admin import AdminClient
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Failed, OperationTable
@@ -54,7 +54,7 @@ class Secured:
     def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
         self.directory, self.stack = directory, stack
         self.security = directory / "security"
-        create(self.security, Wanted("DefaultCluster", ("127.0.0.1",)))
+        create(self.security, SecurityOptions("DefaultCluster", ("127.0.0.1",)))
         found = read_credentials(self.security / "admin" / "credentials.yml")
         self.credentials, self.tls = found.credentials, ClientTls.of(found.tls)
         self.name_servers: list[str] = []

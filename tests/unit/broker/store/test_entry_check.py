@@ -10,7 +10,7 @@ from broker.message.delay_levels import SCHEDULE_TOPIC
 from broker.message.record import tag_code, tags_code
 from broker.store import entry_check
 from broker.store import scrub as scrub_module
-from broker.store.entry_check import EntryCheck, wanted_units
+from broker.store.entry_check import EntryCheck, expected_units
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BATCH_UNIT_BYTES
 from broker.store.queue.consume_queue import GAP_FILLER, UNIT, UNIT_BYTES
@@ -225,7 +225,7 @@ async def test_an_address_of_an_extended_entry_stays(tmp_path: Path, has_file: b
 
 async def test_nothing_is_judged_after_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path)
-    wanted = list(wanted_units(bytes(store.commit_log.view(0, 2_000)), 0, {}))
+    wanted = list(expected_units(bytes(store.commit_log.view(0, 2_000)), 0, {}))
     for number in range(3):
         overwrite(tmp_path, number, bytes(UNIT_BYTES))
     store.become_slave()
@@ -262,7 +262,7 @@ async def test_the_loop_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     wanted = [
         each
         for start in log.file_starts()
-        for each in wanted_units(bytes(log.view(start, log.file_bytes)), start, {})
+        for each in expected_units(bytes(log.view(start, log.file_bytes)), start, {})
     ]
     check = EntryCheck(store)
     await check.compare(wanted, store.cutter.cut_count)

@@ -7,7 +7,7 @@ import pytest
 
 from cli.doctor.files import Kind, load
 from cli.doctor.security import check_security, weakness
-from cli.init_security import Wanted, create
+from cli.init_security import SecurityOptions, create
 from keelmq.health.findings import Finding, Level
 from tests.unit.cli.doctor.test_doctor_files import one
 
@@ -57,7 +57,7 @@ def bad(found: list[Finding]) -> list[str]:
 
 
 def test_a_directory_of_init_security_is_good(tmp_path: Path, files: Files) -> None:
-    create(tmp_path / "s", Wanted("C", ("10.0.0.1",)))
+    create(tmp_path / "s", SecurityOptions("C", ("10.0.0.1",)))
     closed = {"securityPath": str(tmp_path / "s")}
     (only,) = bad(files.found(closed))
     assert "keep-offline/ca.key: whoever copies it" in only
@@ -134,7 +134,7 @@ def test_secrets_that_others_can_read(files: Files, tmp_path: Path) -> None:
 
 
 def test_a_directory_of_secrets_that_others_can_change(files: Files, tmp_path: Path) -> None:
-    create(tmp_path / "s", Wanted("C", ("10.0.0.1",)))
+    create(tmp_path / "s", SecurityOptions("C", ("10.0.0.1",)))
     (tmp_path / "s").chmod(0o777)
     (tmp_path / "s" / "raft.key").chmod(0o644)
     texts = bad(files.found({"securityPath": str(tmp_path / "s")}))

@@ -14,7 +14,7 @@ from keelmq.console.data import audit
 from keelmq.console.data.messages import body_of, properties_of, row_of
 from keelmq.console.data.topics import TopicKind, kind_of
 from keelmq.remoting.operations.route import TopicConfig
-from keelmq.security.audit.reader import Wanted
+from keelmq.security.audit.reader import AuditFilter
 
 
 def message(body: bytes, **changes: object) -> MessageExt:
@@ -122,13 +122,13 @@ def test_the_audit_log_is_read_from_its_end(tmp_path: Path) -> None:
     (tmp_path / "p-1.log.1").write_text(line(1) + "damaged\n" + line(2))
     (tmp_path / "p-1.log").write_text(line(4) + line(5, outcome="refused") + '{"torn')
     (tmp_path / "q-2.log").write_text(line(3))
-    view = audit.read(tmp_path, Wanted(), 3)
+    view = audit.read(tmp_path, AuditFilter(), 3)
     assert [each["n"] for each in view.entries] == [5, 4, 3]
-    older = audit.read(tmp_path, Wanted(until=view.next or ""), 3)
+    older = audit.read(tmp_path, AuditFilter(until=view.next or ""), 3)
     assert [each["n"] for each in older.entries] == [2, 1] and older.next is None
     assert older.unreadable_lines == 1
     assert [
-        each["n"] for each in audit.read(tmp_path, Wanted(outcomes=frozenset({"refused"})), 3).entries
+        each["n"] for each in audit.read(tmp_path, AuditFilter(outcomes=frozenset({"refused"})), 3).entries
     ] == [5]
-    missing = audit.read(tmp_path / "nowhere", Wanted(), 3)
+    missing = audit.read(tmp_path / "nowhere", AuditFilter(), 3)
     assert "cannot read" in missing.problem and "keelmq audit --dir" in missing.command
