@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from keelmq.console.data import audit, consumers, producers, topics, users
+from keelmq.console.data.cluster_context import Every
 from keelmq.console.data.examples import ACCESS, AUDIT, GROUP, GROUPS, PRODUCERS, RUNNING_INFO, TOPIC, TOPICS
-from keelmq.console.data.place import Every
 from keelmq.console.data.producers import ProducerRow
 from keelmq.console.data.recent import Recent
 from keelmq.console.data.topics import TopicKind, TopicRow
@@ -66,7 +66,7 @@ def _add_topics(router: APIRouter, asking: Asking) -> None:
     )
     @asked
     async def one_topic(request: Request, topic: TopicName) -> Response:
-        return await asking.read(request, lambda place: topics.topic(place, topic))
+        return await asking.read(request, lambda context: topics.topic(context, topic))
 
 
 def _add_consumers(router: APIRouter, asking: Asking) -> None:
@@ -92,8 +92,8 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
         every = await asking.recent(request, recent, consumers.all_groups)
         return await asking.read(
             request,
-            lambda place: consumers.page_of(
-                place, every, words=q, kind=kind, sort=sort, offset=offset, limit=limit
+            lambda context: consumers.page_of(
+                context, every, words=q, kind=kind, sort=sort, offset=offset, limit=limit
             ),
         )
 
@@ -109,7 +109,9 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
         group: GroupName,
         clients: Annotated[bool, Query(description="ask members for their queues")] = True,
     ) -> Response:
-        return await asking.read(request, lambda place: consumers.group(place, group, with_clients=clients))
+        return await asking.read(
+            request, lambda context: consumers.group(context, group, with_clients=clients)
+        )
 
     @router.get(
         "/consumers/{group}/client",
@@ -133,7 +135,7 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
         threads: Annotated[bool, Query(description="include the stacks of the member's threads")] = False,
     ) -> Response:
         return await asking.read(
-            request, lambda place: consumers.running_info(place, group, client_id, threads=threads)
+            request, lambda context: consumers.running_info(context, group, client_id, threads=threads)
         )
 
 
@@ -166,7 +168,7 @@ def _add_access(router: APIRouter, asking: Asking) -> None:
         request: Request,
         q: Annotated[str, Query(max_length=NAME_MAX, description="a part of the names")] = "",
     ) -> Response:
-        return await asking.read(request, lambda place: users.access(place, q))
+        return await asking.read(request, lambda context: users.access(context, q))
 
     @router.get(
         "/audit",

@@ -16,7 +16,7 @@ from fastapi import Query, Request, Response
 from keelmq.client.admin import AdminError
 from keelmq.console.access import ConsoleAccess
 from keelmq.console.console import Console
-from keelmq.console.data.place import TIMEOUT_MS, Missing, Place
+from keelmq.console.data.cluster_context import TIMEOUT_MS, ClusterContext, Missing
 from keelmq.console.data.recent import Recent
 from keelmq.console.data.times import BadCursor
 from keelmq.remoting.codes import ResponseCode
@@ -37,33 +37,35 @@ Limit = Annotated[int, Query(ge=1, le=500, description="largest number of result
 
 
 class Asking:
-    """Makes the Place of a request."""
+    """Makes the ClusterContext of a request."""
 
     def __init__(self, console: Console, access: ConsoleAccess) -> None:
         self.console, self.access = console, access
 
     @asynccontextmanager
-    async def place(self, request: Request) -> AsyncIterator[Place]:
-        """Yields the Place of a read, for the duration of the request."""
+    async def context(self, request: Request) -> AsyncIterator[ClusterContext]:
+        """Yields the ClusterContext of a read, for the duration of the request."""
         self.console.look()
         name_servers = ";".join(self.console.sources.name_servers())
         if not name_servers:
             raise NotYet("no name server is known yet; try again in some seconds")
         async with self.access.admin_of(request, timeout_ms=TIMEOUT_MS) as admin:
-            yield Place(admin, name_servers)
+            yield ClusterContext(admin, name_servers)
 
-    async def read(self, request: Request, ask: Callable[[Place], Awaitable[Wire]]) -> Response:
+    async def read(self, request: Request, ask: Callable[[ClusterContext], Awaitable[Wire]]) -> Response:
         """Returns the response with what `ask` returns."""
-        async with self.place(request) as place:
-            return as_json(await ask(place))
+        async with self.context(request) as context:
+            return as_json(await ask(context))
 
-    async def recent(self, request: Request, kept: Recent[T], ask: Callable[[Place], Awaitable[T]]) -> T:
+    async def recent(
+        self, request: Request, kept: Recent[T], ask: Callable[[ClusterContext], Awaitable[T]]
+    ) -> T:
         """Returns an answer of the last seconds to a user with the same password, if no action was carried
         out since; else asks."""
 
         async def fresh() -> T:
-            async with self.place(request) as place:
-                return await ask(place)
+            async with self.context(request) as context:
+                return await ask(context)
 
         credentials = self.access.visitor(request).credentials
         who = None if credentials is None else (credentials.access_key, credentials.secret_key)

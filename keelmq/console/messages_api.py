@@ -100,19 +100,19 @@ def _add_search(router: APIRouter, asking: Asking, turns: Turns) -> None:
         limit: PageLimit = 50,
         cursor: Cursor = "",
     ) -> Response:
-        async with turns, asking.place(request) as place:
+        async with turns, asking.context(request) as context:
             if id:
-                return as_json(await messages.by_id(place, topic, id.strip()))
+                return as_json(await messages.by_id(context, topic, id.strip()))
             if key:
                 end_ms = end or 2**63 - 1
                 view = await messages.by_key(
-                    place, topic, key.strip(), is_unique=False, begin_ms=begin, end_ms=end_ms, limit=limit
+                    context, topic, key.strip(), is_unique=False, begin_ms=begin, end_ms=end_ms, limit=limit
                 )
                 return as_json(view)
             begin_ms, end_ms = _range(begin, end)
             return as_json(
                 await times.by_time(
-                    place, topic, begin_ms=begin_ms, end_ms=end_ms, limit=limit, cursor=cursor
+                    context, topic, begin_ms=begin_ms, end_ms=end_ms, limit=limit, cursor=cursor
                 )
             )
 
@@ -137,10 +137,10 @@ def _add_dead_letters(router: APIRouter, asking: Asking, turns: Turns) -> None:
         cursor: Cursor = "",
     ) -> Response:
         begin_ms, end_ms = _range(begin, end)
-        async with turns, asking.place(request) as place:
+        async with turns, asking.context(request) as context:
             return as_json(
                 await times.by_time(
-                    place, DLQ_PREFIX + group, begin_ms=begin_ms, end_ms=end_ms, limit=limit, cursor=cursor
+                    context, DLQ_PREFIX + group, begin_ms=begin_ms, end_ms=end_ms, limit=limit, cursor=cursor
                 )
             )
 
@@ -165,7 +165,7 @@ def _add_one(router: APIRouter, asking: Asking) -> None:
         ] = BODY_BYTES,
     ) -> Response:
         return await asking.read(
-            request, lambda place: messages.message(place, topic, broker, queue, offset, body_limit=body)
+            request, lambda context: messages.message(context, topic, broker, queue, offset, body_limit=body)
         )
 
     @router.get(
@@ -182,4 +182,4 @@ def _add_one(router: APIRouter, asking: Asking) -> None:
         ],
         topic: Annotated[str, Query(max_length=NAME_MAX, description="where traces are")] = TRACE_TOPIC,
     ) -> Response:
-        return await asking.read(request, lambda place: trace.trace(place, id.strip(), topic=topic))
+        return await asking.read(request, lambda context: trace.trace(context, id.strip(), topic=topic))

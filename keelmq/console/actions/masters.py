@@ -4,7 +4,7 @@ import msgspec
 
 from keelmq.client.admin import AdminError, ServerResult
 from keelmq.console.actions.action import Acting, ServerOutcome, outcome_of
-from keelmq.console.data.place import Missing, masters_in
+from keelmq.console.data.cluster_context import Missing, masters_in
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.remoting.servers.http_answers import NotFound
 

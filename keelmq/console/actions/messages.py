@@ -11,8 +11,8 @@ from keelmq.client.admin.progress import DLQ_PREFIX
 from keelmq.client.copies import copy_of_dlq_message, original_topic
 from keelmq.client.message import MessageExt, encode_properties
 from keelmq.console.actions.action import Acting, Action, Parameters, Preview, ServerOutcome, command_line
+from keelmq.console.data.cluster_context import ClusterContext, Missing
 from keelmq.console.data.messages import find
-from keelmq.console.data.place import Missing, Place
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.command import BadRequest
 from keelmq.remoting.operation import Role
@@ -44,7 +44,7 @@ class DlqMessage(Parameters):
     queue_offset: int = Field(ge=0, le=2**62)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """As in the answers and as an argument of mqadmin."""
         return f"{self.broker_name}:{self.queue_id}:{self.queue_offset}"
 
@@ -119,12 +119,16 @@ async def _sent(producer: Producer, message: Message, what: str) -> ServerOutcom
 # -- dead letters ------------------------------------------------------------------------------------------
 
 
-async def _read(acting: Acting, group: str, place: DlqMessage) -> MessageExt | str:
+async def _read(acting: Acting, group: str, dlq_message: DlqMessage) -> MessageExt | str:
     """Returns the message, or why it cannot be read."""
-    where = Place(acting.admin, acting.name_server_list)
+    context = ClusterContext(acting.admin, acting.name_server_list)
     try:
         _, found = await find(
-            where, DLQ_PREFIX + group, place.broker_name, place.queue_id, place.queue_offset
+            context,
+            DLQ_PREFIX + group,
+            dlq_message.broker_name,
+            dlq_message.queue_id,
+            dlq_message.queue_offset,
         )
     except (Missing, AdminError) as error:
         return str(error)
@@ -149,10 +153,12 @@ async def _preview_resend(acting: Acting, asked: ResendDeadLetters) -> Preview:
         copy = _copied(found, asked)
         topic = "" if isinstance(found, str) else original_topic(found)
         if isinstance(copy, str):
-            problems.append(f"{each.place}: {copy}")
+            problems.append(f"{each.location}: {copy}")
         else:
             topics.add(topic)
-        rows.append({"message": each.place, "topic": topic, "problem": copy if isinstance(copy, str) else ""})
+        rows.append(
+            {"message": each.location, "topic": topic, "problem": copy if isinstance(copy, str) else ""}
+        )
     count = len(asked.messages) - len(problems)
     whom = f"group {asked.group} only" if asked.to == "group" else "every group that consumes the topic"
     return Preview(
@@ -173,7 +179,7 @@ async def _preview_resend(acting: Acting, asked: ResendDeadLetters) -> Preview:
 
 
 def _places(messages: Sequence[DlqMessage]) -> str:
-    return ",".join(each.place for each in messages)
+    return ",".join(each.location for each in messages)
 
 
 async def _resend(acting: Acting, asked: ResendDeadLetters) -> list[ServerOutcome]:
@@ -182,9 +188,9 @@ async def _resend(acting: Acting, asked: ResendDeadLetters) -> list[ServerOutcom
         for each in asked.messages:
             copy = _copied(await _read(acting, asked.group, each), asked)
             if isinstance(copy, str):
-                done.append(ServerOutcome(server=each.place, outcome="refused", remark=copy))
+                done.append(ServerOutcome(server=each.location, outcome="refused", remark=copy))
                 continue
-            done.append(await _sent(producer, copy, each.place))
+            done.append(await _sent(producer, copy, each.location))
     return done
 
 

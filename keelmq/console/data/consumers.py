@@ -9,13 +9,13 @@ from pydantic import Field
 from keelmq.client.admin import AdminError, gather_some
 from keelmq.client.admin.groups import GroupProgress
 from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, owners_of
-from keelmq.console.data.place import (
-    BrokerPlace,
+from keelmq.console.data.cluster_context import (
+    BrokerReplica,
     BrokerRow,
+    ClusterContext,
     Every,
     Missing,
     Page,
-    Place,
     ServerProblem,
     ServerProblems,
     ask_each,
@@ -136,42 +136,42 @@ class RunningInfoView(Wire):
 
 
 class AllGroups(Every[GroupRow]):
-    """places: group -> addresses of brokers that may know members."""
+    """broker_addresses: group -> addresses of brokers that may know members."""
 
-    places: dict[str, list[str]]
+    broker_addresses: dict[str, list[str]]
 
 
-async def all_groups(place: Place) -> AllGroups:
+async def all_groups(context: ClusterContext) -> AllGroups:
     """Returns every group that a broker knows. AdminError: no name server answers."""
     server_problems = ServerProblems()
-    info = await place.admin.name_servers.cluster_info(place.name_servers)
+    info = await context.admin.name_servers.cluster_info(context.name_servers)
     brokers = brokers_in(info)
-    tables = await ask_each(server_problems, brokers, place.admin.groups.list_groups)
+    tables = await ask_each(server_problems, brokers, context.admin.groups.list_groups)
     progress = dict(
         await ask_each(
             server_problems,
             brokers,
-            lambda at: place.admin.groups.broker_consume_stats(at, timeout_ms=STATS_TIMEOUT_MS),
+            lambda at: context.admin.groups.broker_consume_stats(at, timeout_ms=STATS_TIMEOUT_MS),
             at_once=4,
         )
     )
     await asyncio.sleep(0)
-    configs: dict[str, dict[BrokerPlace, SubscriptionGroupConfig]] = {}
+    configs: dict[str, dict[BrokerReplica, SubscriptionGroupConfig]] = {}
     for broker, table in tables:
         for name, config in table.items():
             configs.setdefault(name, {})[broker] = config
     for told in progress.values():
         for name in told:
             configs.setdefault(name, {})
-    rows, places = [], {}
+    rows, broker_addresses = [], {}
     for name in sorted(configs):
         rows.append(_row(name, configs[name], progress))
         known = [each for each in progress if progress[each].get(name)] or list(configs[name])
-        places[name] = [each.address for each in known[:MEMBERS_ASKED_MAX]]
+        broker_addresses[name] = [each.address for each in known[:MEMBERS_ASKED_MAX]]
     return AllGroups(
         taken_ms=wall_ms(),
         rows=rows,
-        places=places,
+        broker_addresses=broker_addresses,
         problems=server_problems.listed,
         not_asked=server_problems.not_asked,
     )
@@ -179,8 +179,8 @@ async def all_groups(place: Place) -> AllGroups:
 
 def _row(
     name: str,
-    configs: Mapping[BrokerPlace, SubscriptionGroupConfig],
-    progress: Mapping[BrokerPlace, Mapping[str, list[GroupProgress]]],
+    configs: Mapping[BrokerReplica, SubscriptionGroupConfig],
+    progress: Mapping[BrokerReplica, Mapping[str, list[GroupProgress]]],
 ) -> GroupRow:
     told = [each for table in progress.values() for each in table.get(name, [])]
     is_known = any(each in progress for each in configs) or bool(told)
@@ -205,7 +205,7 @@ def kind_of(name: str, configs: Iterable[SubscriptionGroupConfig]) -> str:
 
 
 async def page_of(
-    place: Place, every: AllGroups, *, words: str, kind: str, sort: str, offset: int, limit: int
+    context: ClusterContext, every: AllGroups, *, words: str, kind: str, sort: str, offset: int, limit: int
 ) -> GroupsView:
     """Returns a page of groups, with the members of those that are shown. sort: "lag" (largest first) or
     "name"."""
@@ -215,7 +215,7 @@ async def page_of(
     server_problems = ServerProblems()
     page = await gather_some(
         (
-            _with_members(place, row, every.places[row.name], server_problems)
+            _with_members(context, row, every.broker_addresses[row.name], server_problems)
             for row in found[offset : offset + limit]
         ),
         16,
@@ -226,12 +226,12 @@ async def page_of(
 
 
 async def _with_members(
-    place: Place, row: GroupRow, addresses: list[str], server_problems: ServerProblems
+    context: ClusterContext, row: GroupRow, addresses: list[str], server_problems: ServerProblems
 ) -> GroupRow:
     is_told = False
     for address in addresses:
         try:
-            body = await place.admin.groups.consumer_connections(address, row.name)
+            body = await context.admin.groups.consumer_connections(address, row.name)
         except AdminError as error:
             is_told = is_told or error.code in NOBODY
             server_problems.add(error, unless=NOBODY)
@@ -245,29 +245,31 @@ async def _with_members(
     return row.model_copy(update={"members": 0}) if is_told else row
 
 
-async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
+async def group(context: ClusterContext, name: str, *, with_clients: bool) -> GroupView:
     """Returns one group. with_clients: members are asked which queues they have. Raises Missing."""
     server_problems = ServerProblems()
-    info = await place.admin.name_servers.cluster_info(place.name_servers)
+    info = await context.admin.name_servers.cluster_info(context.name_servers)
     configs = [
         (broker, config)
         for broker, config in await ask_each(
-            server_problems, brokers_in(info), lambda at: _config(place, at, name)
+            server_problems, brokers_in(info), lambda at: _config(context, at, name)
         )
         if config is not None
     ]
     try:
-        route = await route_of(place, RETRY_PREFIX + name)
+        route = await route_of(context, RETRY_PREFIX + name)
         brokers = brokers_of(route)
     except Missing:
         route, brokers = None, [broker for broker, _ in configs]
     if not configs and route is None and not server_problems.by_server:
         raise Missing(f"no broker has a consumer group {name}")
-    progress = await ask_each(server_problems, brokers, lambda at: place.admin.groups.consume_stats(at, name))
-    members, member_errors = await _members(place, brokers, name)
+    progress = await ask_each(
+        server_problems, brokers, lambda at: context.admin.groups.consume_stats(at, name)
+    )
+    members, member_errors = await _members(context, brokers, name)
     for error in member_errors:
         server_problems.add(error, unless=NOBODY)
-    owners = await owners_of(place.admin, route, name) if with_clients and members and route else {}
+    owners = await owners_of(context.admin, route, name) if with_clients and members and route else {}
     queues = [
         QueueLag(
             topic=key.topic,
@@ -302,17 +304,17 @@ async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
     )
 
 
-async def _config(place: Place, address: str, name: str) -> SubscriptionGroupConfig | None:
-    return (await place.admin.groups.list_groups(address)).get(name)
+async def _config(context: ClusterContext, address: str, name: str) -> SubscriptionGroupConfig | None:
+    return (await context.admin.groups.list_groups(address)).get(name)
 
 
 async def _members(
-    place: Place, brokers: list[BrokerPlace], name: str
+    context: ClusterContext, brokers: list[BrokerReplica], name: str
 ) -> tuple[ConsumerConnectionBody | None, list[AdminError]]:
     errors: list[AdminError] = []
     for broker in brokers[:MEMBERS_ASKED_MAX]:
         try:
-            return await place.admin.groups.consumer_connections(broker.address, name), errors
+            return await context.admin.groups.consumer_connections(broker.address, name), errors
         except AdminError as error:
             errors.append(error)
     return None, errors
@@ -336,13 +338,15 @@ def _subscription_rows(members: ConsumerConnectionBody | None) -> list[Subscript
     ]
 
 
-async def running_info(place: Place, name: str, client_id: str, *, threads: bool) -> RunningInfoView:
+async def running_info(
+    context: ClusterContext, name: str, client_id: str, *, threads: bool
+) -> RunningInfoView:
     """Returns what a member reports about itself; threads: with its stack traces. Raises Missing."""
-    brokers = brokers_of(await route_of(place, RETRY_PREFIX + name))
+    brokers = brokers_of(await route_of(context, RETRY_PREFIX + name))
     problem: AdminError | None = None
     for broker in brokers[:MEMBERS_ASKED_MAX]:
         try:
-            info = await place.admin.groups.running_info(broker.address, name, client_id, jstack=threads)
+            info = await context.admin.groups.running_info(broker.address, name, client_id, jstack=threads)
         except AdminError as error:
             problem = error
             continue

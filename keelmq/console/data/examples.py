@@ -1,6 +1,7 @@
 """Examples of the answers, for the documentation of the API."""
 
 from keelmq.console.data.audit import COMMAND, AuditView
+from keelmq.console.data.cluster_context import ServerProblem
 from keelmq.console.data.consumers import (
     GroupAtBroker,
     GroupRow,
@@ -12,7 +13,6 @@ from keelmq.console.data.consumers import (
     SubscriptionRow,
 )
 from keelmq.console.data.messages import BodyView, MessageRow, MessageView, SearchView, TrackRow
-from keelmq.console.data.place import ServerProblem
 from keelmq.console.data.producers import ProducerRow, ProducersView
 from keelmq.console.data.topics import QueueRow, TopicAtBroker, TopicKind, TopicRow, TopicsView, TopicView
 from keelmq.console.data.trace import TraceStep, TraceView

@@ -16,9 +16,9 @@ from keelmq.client.admin.progress import NOBODY
 from keelmq.client.copies import original_topic
 from keelmq.client.message import MessageExt
 from keelmq.client.message_id import decode_offset_message_id
-from keelmq.console.data.place import (
+from keelmq.console.data.cluster_context import (
+    ClusterContext,
     Missing,
-    Place,
     ServerProblem,
     ServerProblems,
     addresses_in,
@@ -216,7 +216,7 @@ def _dump(body: bytes, limit: int, kind: str) -> BodyView:
 
 
 async def by_key(
-    place: Place, topic: str, key: str, *, is_unique: bool, begin_ms: int, end_ms: int, limit: int
+    context: ClusterContext, topic: str, key: str, *, is_unique: bool, begin_ms: int, end_ms: int, limit: int
 ) -> SearchView:
     """Returns messages with a key, or with a producer's id (is_unique); the newest first. Raises Missing."""
     server_problems = ServerProblems()
@@ -232,10 +232,12 @@ async def by_key(
     names: dict[str, str] = {}
 
     async def ask(address: str) -> list[MessageRow]:
-        found = await place.admin.messages.query_messages(address, header, inflated_max=INFLATED_IN_LISTS_MAX)
+        found = await context.admin.messages.query_messages(
+            address, header, inflated_max=INFLATED_IN_LISTS_MAX
+        )
         return [row_of(each, names[address]) for each in found]
 
-    brokers = brokers_of(await route_of(place, topic))
+    brokers = brokers_of(await route_of(context, topic))
     names.update((each.address, each.name) for each in brokers)
     told = await ask_each(server_problems, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=4)
     rows = sorted((row for _, found in told for row in found), key=lambda row: row.store_ms, reverse=True)
@@ -252,19 +254,19 @@ async def by_key(
     )
 
 
-async def by_id(place: Place, topic: str, msg_id: str) -> SearchView:
+async def by_id(context: ClusterContext, topic: str, msg_id: str) -> SearchView:
     """Returns the messages with an id: an offset message id, else a producer's (UNIQ_KEY). Raises Missing."""
     try:
         address, offset = decode_offset_message_id(msg_id)
     except ValueError:
         return await by_key(
-            place, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
+            context, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
         )
-    known = addresses_in(await place.admin.name_servers.cluster_info(place.name_servers))
+    known = addresses_in(await context.admin.name_servers.cluster_info(context.name_servers))
     server_problems = ServerProblems()
     if address in known:
         try:
-            found = await place.admin.messages.view_message(
+            found = await context.admin.messages.view_message(
                 address, topic, offset, inflated_max=INFLATED_IN_LISTS_MAX
             )
             rows = [row_of(each, known[address]) for each in found]
@@ -273,7 +275,7 @@ async def by_id(place: Place, topic: str, msg_id: str) -> SearchView:
             server_problems.add(error)
     # A producer's id may look like an offset message id as well: 32 hex digits.
     view = await by_key(
-        place, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
+        context, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
     )
     if view.messages:
         return view
@@ -285,17 +287,17 @@ async def by_id(place: Place, topic: str, msg_id: str) -> SearchView:
 
 
 async def find(
-    place: Place, topic: str, broker_name: str, queue_id: int, queue_offset: int
+    context: ClusterContext, topic: str, broker_name: str, queue_id: int, queue_offset: int
 ) -> tuple[str, MessageExt]:
     """Returns the broker's address and the message at an offset of a queue. Raises Missing, AdminError."""
-    brokers = {each.name: each for each in brokers_of(await route_of(place, topic))}
+    brokers = {each.name: each for each in brokers_of(await route_of(context, topic))}
     if broker_name not in brokers:
         raise Missing(
             f"topic {topic} is not at {broker_name} (known: {', '.join(sorted(brokers)) or 'none'})"
         )
     address = brokers[broker_name].address
     queue = QueueKey(topic, broker_name, queue_id)
-    pulled = await place.admin.messages.pull_messages(
+    pulled = await context.admin.messages.pull_messages(
         address, queue, queue_offset, 1, inflated_max=INFLATED_MAX
     )
     for each in pulled.messages:
@@ -308,12 +310,18 @@ async def find(
 
 
 async def message(
-    place: Place, topic: str, broker_name: str, queue_id: int, queue_offset: int, *, body_limit: int
+    context: ClusterContext,
+    topic: str,
+    broker_name: str,
+    queue_id: int,
+    queue_offset: int,
+    *,
+    body_limit: int,
 ) -> MessageView:
     """Returns the message at an offset of a queue. Raises Missing, AdminError."""
-    address, found = await find(place, topic, broker_name, queue_id, queue_offset)
+    address, found = await find(context, topic, broker_name, queue_id, queue_offset)
     server_problems = ServerProblems()
-    tracks, more = await _tracks(place, server_problems, address, found, broker_name)
+    tracks, more = await _tracks(context, server_problems, address, found, broker_name)
     properties, more_properties = properties_of(found)
     return MessageView(
         taken_ms=wall_ms(),
@@ -333,28 +341,34 @@ async def message(
 
 
 async def _tracks(
-    place: Place, server_problems: ServerProblems, address: str, found: MessageExt, broker_name: str
+    context: ClusterContext,
+    server_problems: ServerProblems,
+    address: str,
+    found: MessageExt,
+    broker_name: str,
 ) -> tuple[list[TrackRow], int]:
     try:
-        groups = sorted(await place.admin.brokers.topic_consumers(address, found.topic))
+        groups = sorted(await context.admin.brokers.topic_consumers(address, found.topic))
     except AdminError as error:
         server_problems.add(error, unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,))
         return [], 0
     queue = QueueKey(found.topic, broker_name, found.queue_id)
     shown = groups[:TRACKS_MAX]
-    rows = await asyncio.gather(*(_track(place, address, each, queue, found.queue_offset) for each in shown))
+    rows = await asyncio.gather(
+        *(_track(context, address, each, queue, found.queue_offset) for each in shown)
+    )
     return rows, len(groups) - len(shown)
 
 
-async def _track(place: Place, address: str, group: str, queue: QueueKey, offset: int) -> TrackRow:
+async def _track(context: ClusterContext, address: str, group: str, queue: QueueKey, offset: int) -> TrackRow:
     is_online, model = None, ""
     try:
-        body = await place.admin.groups.consumer_connections(address, group)
+        body = await context.admin.groups.consumer_connections(address, group)
         is_online, model = bool(body.connection_set), body.message_model
     except AdminError as error:
         is_online = False if error.code in NOBODY else None
     try:
-        progress = (await place.admin.groups.consume_stats(address, group, queue.topic)).queues.get(queue)
+        progress = (await context.admin.groups.consume_stats(address, group, queue.topic)).queues.get(queue)
     except AdminError as error:
         return TrackRow(group=group, state="unknown", is_online=is_online, remark=error.remark)
     if model == "BROADCASTING":

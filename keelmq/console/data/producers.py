@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from keelmq.console.data.place import Every, Page, Place, ServerProblems, ask_each, brokers_in
+from keelmq.console.data.cluster_context import (
+    ClusterContext,
+    Every,
+    Page,
+    ServerProblems,
+    ask_each,
+    brokers_in,
+)
 from keelmq.remoting.operation import Wire
 from keelmq.runtime.clock import wall_ms
 
@@ -24,12 +31,12 @@ class ProducersView(Page):
     producers: list[ProducerRow]
 
 
-async def all_producers(place: Place) -> Every[ProducerRow]:
+async def all_producers(context: ClusterContext) -> Every[ProducerRow]:
     """Returns every producer. AdminError: no name server answers."""
     server_problems = ServerProblems()
-    info = await place.admin.name_servers.cluster_info(place.name_servers)
+    info = await context.admin.name_servers.cluster_info(context.name_servers)
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for broker, table in await ask_each(server_problems, brokers_in(info), place.admin.groups.producers):
+    for broker, table in await ask_each(server_problems, brokers_in(info), context.admin.groups.producers):
         for group, clients in table.items():
             for client in clients:
                 key = (str(group), str(client.get("clientId") or ""))

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from keelmq.client.admin import AdminError, gather_some
+from keelmq.console.data.cluster_context import ClusterContext, ServerProblems, brokers_of, route_of
 from keelmq.console.data.messages import INFLATED_IN_LISTS_MAX, MessageRow, SearchView, row_of
-from keelmq.console.data.place import Place, ServerProblems, brokers_of, route_of
 from keelmq.remoting.queue_map import QueueKey
 from keelmq.runtime.clock import now_ms, wall_ms
 
@@ -70,15 +70,15 @@ class Budget(msgspec.Struct):
 
 
 async def by_time(
-    place: Place, topic: str, *, begin_ms: int, end_ms: int, limit: int, cursor: str = ""
+    context: ClusterContext, topic: str, *, begin_ms: int, end_ms: int, limit: int, cursor: str = ""
 ) -> SearchView:
     """Returns messages stored from begin_ms to end_ms (ms, both included). Raises Missing, BadCursor,
     AdminError."""
     server_problems, budget = ServerProblems(), Budget(now_ms() + TIME_MS_MAX)
     positions = _positions(cursor) if cursor else None
-    queues = await _queues(place, server_problems, topic)
+    queues = await _queues(context, server_problems, topic)
     await gather_some(
-        (_limit(place, server_problems, each, begin_ms, end_ms, positions) for each in queues), AT_ONCE * 2
+        (_limit(context, server_problems, each, begin_ms, end_ms, positions) for each in queues), AT_ONCE * 2
     )
     rows: list[MessageRow] = []
     cut = ""
@@ -88,7 +88,7 @@ async def by_time(
             break
         empty = [each for each in queues if each.needs_more]
         if empty:
-            await gather_some((_read(place, server_problems, each, budget) for each in empty), AT_ONCE)
+            await gather_some((_read(context, server_problems, each, budget) for each in empty), AT_ONCE)
             continue
         ready = [each for each in queues if each.rows]
         if not ready:
@@ -113,8 +113,8 @@ async def by_time(
     )
 
 
-async def _queues(place: Place, server_problems: ServerProblems, topic: str) -> list[_Queue]:
-    route = await route_of(place, topic)
+async def _queues(context: ClusterContext, server_problems: ServerProblems, topic: str) -> list[_Queue]:
+    route = await route_of(context, topic)
     addresses = {each.name: each.address for each in brokers_of(route)}
     every = [
         _Queue(QueueKey(topic, each.broker_name, number), addresses[each.broker_name], 0, 0)
@@ -128,7 +128,7 @@ async def _queues(place: Place, server_problems: ServerProblems, topic: str) -> 
 
 
 async def _limit(
-    place: Place,
+    context: ClusterContext,
     server_problems: ServerProblems,
     queue: _Queue,
     begin_ms: int,
@@ -139,11 +139,11 @@ async def _limit(
     done."""
     try:
         if positions is None:
-            queue.end = await place.admin.messages.offset_at(queue.address, queue.key, end_ms + 1)
+            queue.end = await context.admin.messages.offset_at(queue.address, queue.key, end_ms + 1)
         else:
             queue.end = positions.get(f"{queue.key.broker_name}:{queue.key.queue_id}", 0)
         if queue.end > 0:
-            queue.begin = await place.admin.messages.offset_at(queue.address, queue.key, begin_ms)
+            queue.begin = await context.admin.messages.offset_at(queue.address, queue.key, begin_ms)
     except AdminError as error:
         server_problems.add(error)
         queue.is_broken = True
@@ -151,13 +151,15 @@ async def _limit(
     queue.taken_to = queue.end
 
 
-async def _read(place: Place, server_problems: ServerProblems, queue: _Queue, budget: Budget) -> None:
+async def _read(
+    context: ClusterContext, server_problems: ServerProblems, queue: _Queue, budget: Budget
+) -> None:
     """Reads the piece before `end`. A broker may return less than a piece; then it is asked again."""
     start = max(queue.begin, queue.end - PIECE)
     position, found = start, list[MessageRow]()
     while position < queue.end and not budget.why_over:
         try:
-            pulled = await place.admin.messages.pull_messages(
+            pulled = await context.admin.messages.pull_messages(
                 queue.address,
                 queue.key,
                 position,

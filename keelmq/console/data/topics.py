@@ -10,13 +10,13 @@ from pydantic import Field
 
 from keelmq.client.admin import AdminError
 from keelmq.client.admin.progress import DLQ_PREFIX, RETRY_PREFIX
-from keelmq.console.data.place import (
-    BrokerPlace,
+from keelmq.console.data.cluster_context import (
+    BrokerReplica,
     BrokerRow,
+    ClusterContext,
     Every,
     Missing,
     Page,
-    Place,
     ServerProblem,
     ServerProblems,
     ask_each,
@@ -132,18 +132,18 @@ def kind_of(name: str, configs: Iterable[TopicConfig], reserved: Collection[str]
     return TopicKind.NORMAL
 
 
-async def all_topics(place: Place) -> Every[TopicRow]:
+async def all_topics(context: ClusterContext) -> Every[TopicRow]:
     """Returns every topic that a name server or a broker knows. AdminError: no name server answers."""
     server_problems = ServerProblems()
-    info = await place.admin.name_servers.cluster_info(place.name_servers)
-    said = await ask_each(server_problems, brokers_in(info), place.admin.brokers.topics)
-    tables: dict[str, list[tuple[BrokerPlace, TopicConfig]]] = {}
+    info = await context.admin.name_servers.cluster_info(context.name_servers)
+    said = await ask_each(server_problems, brokers_in(info), context.admin.brokers.topics)
+    tables: dict[str, list[tuple[BrokerReplica, TopicConfig]]] = {}
     for broker, table in said:
         for name, config in table.items():
             tables.setdefault(name, []).append((broker, config))
         await asyncio.sleep(0)  # a thousand brokers with thousands of topics must not block the loop
     try:
-        for name in await place.admin.name_servers.topic_list(place.name_servers):
+        for name in await context.admin.name_servers.topic_list(context.name_servers):
             tables.setdefault(name, [])
     except AdminError as error:
         server_problems.add(error)
@@ -156,7 +156,7 @@ async def all_topics(place: Place) -> Every[TopicRow]:
     )
 
 
-def _row(name: str, found: list[tuple[BrokerPlace, TopicConfig]], reserved: Collection[str]) -> TopicRow:
+def _row(name: str, found: list[tuple[BrokerReplica, TopicConfig]], reserved: Collection[str]) -> TopicRow:
     configs = [config for _, config in found]
     perms = {config.perm for config in configs}
     return TopicRow(
@@ -183,21 +183,21 @@ def page_of(
     )
 
 
-async def topic(place: Place, name: str) -> TopicView:
+async def topic(context: ClusterContext, name: str) -> TopicView:
     """Returns one topic at all its brokers. Raises Missing, or AdminError: no name server answers."""
     server_problems = ServerProblems()
-    route = await route_of(place, name)
+    route = await route_of(context, name)
     brokers = brokers_of(route)
     if not brokers:
         raise Missing(f"topic {name} has no broker")
-    configs = dict(await ask_each(server_problems, brokers, lambda at: _config(place, at, name)))
+    configs = dict(await ask_each(server_problems, brokers, lambda at: _config(context, at, name)))
     stats = dict(
-        await ask_each(server_problems, brokers, lambda at: place.admin.brokers.topic_stats(at, name))
+        await ask_each(server_problems, brokers, lambda at: context.admin.brokers.topic_stats(at, name))
     )
     groups = await ask_each(
         server_problems,
         brokers,
-        lambda at: place.admin.brokers.topic_consumers(at, name),
+        lambda at: context.admin.brokers.topic_consumers(at, name),
         unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,),
     )
     queue_datas = {each.broker_name: each for each in route.queue_datas}
@@ -243,9 +243,9 @@ async def topic(place: Place, name: str) -> TopicView:
     )
 
 
-async def _config(place: Place, address: str, name: str) -> TopicConfig | None:
+async def _config(context: ClusterContext, address: str, name: str) -> TopicConfig | None:
     try:
-        answer = await place.admin.ask(address, GET_TOPIC_CONFIG, TopicRequest(topic=name))
+        answer = await context.admin.ask(address, GET_TOPIC_CONFIG, TopicRequest(topic=name))
     except AdminError as error:
         if error.code in (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST):
             return None  # an old broker, or a topic that waits in the route only

@@ -7,16 +7,16 @@ from pydantic import Field
 from keelmq.client.admin.messages import QUERY_NUMS
 from keelmq.client.core.trace_rows import rows_of
 from keelmq.client.tracing import TRACE_TOPIC
-from keelmq.console.data.messages import INFLATED_MAX
-from keelmq.console.data.place import (
+from keelmq.console.data.cluster_context import (
+    ClusterContext,
     Missing,
-    Place,
     ServerProblem,
     ServerProblems,
     ask_each,
     brokers_of,
     route_of,
 )
+from keelmq.console.data.messages import INFLATED_MAX
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.broker import QueryMessageRequest
@@ -57,19 +57,19 @@ _KINDS: Final = {
 }  # fmt: skip
 
 
-async def trace(place: Place, msg_id: str, *, topic: str = TRACE_TOPIC) -> TraceView:
+async def trace(context: ClusterContext, msg_id: str, *, topic: str = TRACE_TOPIC) -> TraceView:
     """Returns the history of a message by the producer's id. Raises Missing: nothing is traced."""
     server_problems, messages = ServerProblems(), list[tuple[str, str]]()
     header = QueryMessageRequest(topic=topic, key=msg_id, max_num=QUERY_NUMS)
     try:
-        brokers = brokers_of(await route_of(place, topic))
+        brokers = brokers_of(await route_of(context, topic))
     except Missing:
         raise Missing(
             f"there is no topic {topic}: nothing has been traced; brokers create it with traceTopicEnable"
         ) from None
 
     async def ask(address: str) -> int:
-        found = await place.admin.messages.query_messages(address, header, inflated_max=INFLATED_MAX)
+        found = await context.admin.messages.query_messages(address, header, inflated_max=INFLATED_MAX)
         messages.extend(
             (each.body.decode(errors="replace"), each.born_host) for each in found if not each.body_error
         )

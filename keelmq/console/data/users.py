@@ -5,7 +5,13 @@ from typing import Final
 
 from pydantic import Field
 
-from keelmq.console.data.place import Place, ServerProblem, ServerProblems, ask_each, brokers_in
+from keelmq.console.data.cluster_context import (
+    ClusterContext,
+    ServerProblem,
+    ServerProblems,
+    ask_each,
+    brokers_in,
+)
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.auth import AclInfo, PolicyInfo
 from keelmq.runtime.clock import wall_ms
@@ -47,14 +53,14 @@ class AccessView(Wire):
     not_asked: int = 0
 
 
-async def access(place: Place, words: str = "") -> AccessView:
+async def access(context: ClusterContext, words: str = "") -> AccessView:
     """Returns users and ACLs whose names contain a text. AdminError: no name server answers."""
     server_problems = ServerProblems()
-    info = await place.admin.name_servers.cluster_info(place.name_servers)
+    info = await context.admin.name_servers.cluster_info(context.name_servers)
     brokers = [each for each in brokers_in(info) if each.is_master]
     part = words or None
-    users_at = await ask_each(server_problems, brokers, lambda at: place.admin.auth.list_users(at, part))
-    acls_at = await ask_each(server_problems, brokers, lambda at: place.admin.auth.list_acls(at, part))
+    users_at = await ask_each(server_problems, brokers, lambda at: context.admin.auth.list_users(at, part))
+    acls_at = await ask_each(server_problems, brokers, lambda at: context.admin.auth.list_acls(at, part))
     users: dict[str, dict[str, tuple[str, str]]] = {}
     for broker, found in users_at:
         for user in found:

@@ -58,7 +58,7 @@ class Recorder:
         raise AssertionError(what)
 
 
-class Place:
+class ConsoleApi:
     """A console with one action that records who asked for it."""
 
     def __init__(self, **changed: Any) -> None:
@@ -98,8 +98,8 @@ async def log_in(client: httpx.AsyncClient, password: str = "right", **headers: 
 
 
 async def test_an_anonymous_client_sees_nothing_but_that_a_log_in_is_needed() -> None:
-    place = Place()
-    async with place.client() as client:
+    console_api = ConsoleApi()
+    async with console_api.client() as client:
         for path in ("status", "events", "history?group=a/b", "actions"):
             answer = await client.get(f"/v1/console/{path}")
             assert answer.status_code == 401, path
@@ -108,11 +108,11 @@ async def test_an_anonymous_client_sees_nothing_but_that_a_log_in_is_needed() ->
         assert (await client.post("/v1/console/actions/change", json={})).status_code == 401
         session = (await client.get("/v1/console/session")).json()
         assert (session["user"], session["loginRequired"]) == (None, True)
-    assert place.asked.polls == 0
+    assert console_api.asked.polls == 0
 
 
 async def test_a_session_lasts_until_the_log_out() -> None:
-    async with Place().client() as client:
+    async with ConsoleApi().client() as client:
         assert (await log_in(client, "wrong")).status_code == 401
         answer = await log_in(client)
         assert answer.json()["user"] == "alice"
@@ -129,13 +129,13 @@ async def test_a_session_lasts_until_the_log_out() -> None:
 
 
 async def test_a_cookie_opens_nothing_but_the_console() -> None:
-    async with Place().client() as client:
+    async with ConsoleApi().client() as client:
         await log_in(client)
         assert (await client.get("/openapi.json")).status_code == 401
 
 
 async def test_wrong_passwords_are_limited() -> None:
-    async with Place().client() as client:
+    async with ConsoleApi().client() as client:
         codes = [(await log_in(client, "wrong")).status_code for _ in range(25)]
         assert codes[0] == 401
         assert codes[-1] == 429
@@ -144,8 +144,8 @@ async def test_wrong_passwords_are_limited() -> None:
 
 @pytest.mark.parametrize("headers", [{"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}])
 async def test_a_page_of_another_site_can_neither_log_in_nor_act(headers: dict[str, str]) -> None:
-    place = Place()
-    async with place.client() as client:
+    console_api = ConsoleApi()
+    async with console_api.client() as client:
         await log_in(client)
         act = {"parameters": {"name": "broker-a", "outcomes": ["ok"]}, "confirm": True}
         answer = await client.post("/v1/console/actions/change", json=act, headers=headers)
@@ -153,21 +153,21 @@ async def test_a_page_of_another_site_can_neither_log_in_nor_act(headers: dict[s
         assert (
             await client.post("/v1/console/login", json={"user": "a", "password": "b"}, headers=headers)
         ).status_code == 403
-    assert place.users == []
+    assert console_api.users == []
 
 
 async def test_a_preview_changes_nothing_and_a_confirmed_action_is_the_users_own() -> None:
-    place = Place()
-    async with place.client() as client:
+    console_api = ConsoleApi()
+    async with console_api.client() as client:
         await log_in(client)
         body: dict[str, Any] = {"parameters": {"name": "broker-a", "outcomes": ["ok"]}}
         answer = await client.post("/v1/console/actions/change", json=body, headers=PAGE)
         assert answer.json()["preview"]["command"] == "mqadmin change"
-        assert (answer.json()["confirmed"], place.users, place.audit.seen) == (False, [], [])
+        assert (answer.json()["confirmed"], console_api.users, console_api.audit.seen) == (False, [], [])
         answer = await client.post("/v1/console/actions/change", json={**body, "confirm": True}, headers=PAGE)
         assert (answer.status_code, answer.json()["done"]) == (200, True)
-    assert place.users == [("alice", "alice")]
-    assert place.audit.seen == [(25, "alice", 0, {"name": "broker-a"})]
+    assert console_api.users == [("alice", "alice")]
+    assert console_api.audit.seen == [(25, "alice", 0, {"name": "broker-a"})]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_a_preview_changes_nothing_and_a_confirmed_action_is_the_users_own
     [(["ok", "refused"], 207), (["refused", "silent"], 409), (["refused", "unknown"], 504)],
 )
 async def test_the_status_says_how_much_was_done(outcomes: list[str], code: int) -> None:
-    async with Place().client() as client:
+    async with ConsoleApi().client() as client:
         await log_in(client)
         body = {"parameters": {"name": "broker-a", "outcomes": outcomes}, "confirm": True}
         answer = await client.post("/v1/console/actions/change", json=body, headers=PAGE)
@@ -187,7 +187,7 @@ async def test_the_status_says_how_much_was_done(outcomes: list[str], code: int)
 
 
 async def test_bad_parameters_say_what_is_wrong() -> None:
-    async with Place().client() as client:
+    async with ConsoleApi().client() as client:
         await log_in(client)
         for parameters, code in (({}, 422), ({"name": "x", "nmae": 1}, 422), ({"name": "x"}, 404)):
             answer = await client.post("/v1/console/actions/change", json={"parameters": parameters})
@@ -196,19 +196,19 @@ async def test_bad_parameters_say_what_is_wrong() -> None:
 
 
 async def test_read_only_shows_previews_and_does_nothing() -> None:
-    place = Place(read_only=True)
-    async with place.client() as client:
+    console_api = ConsoleApi(read_only=True)
+    async with console_api.client() as client:
         await log_in(client)
         assert (await client.get("/v1/console/actions")).json()["readOnly"]
         body: dict[str, Any] = {"parameters": {"name": "broker-a", "outcomes": ["ok"]}}
         assert (await client.post("/v1/console/actions/change", json=body)).status_code == 200
         answer = await client.post("/v1/console/actions/change", json={**body, "confirm": True})
         assert answer.status_code == 403
-    assert place.users == []
+    assert console_api.users == []
 
 
 async def test_history_and_events_over_http() -> None:
-    async with Place().client() as client:
+    async with ConsoleApi().client() as client:
         await log_in(client)
         async with client.stream("GET", "/v1/console/events") as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")

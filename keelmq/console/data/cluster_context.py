@@ -1,4 +1,4 @@
-"""Place: the cluster to query, with the credentials of the visitor; and the answers of several brokers.
+"""ClusterContext: the cluster to query, with the visitor's credentials; and the answers of several brokers.
 
 A broker that does not answer is a ServerProblem, and the rest is shown.
 """
@@ -36,7 +36,7 @@ class ServerProblem(Wire):
     problem: str
 
 
-class BrokerPlace(msgspec.Struct, frozen=True):
+class BrokerReplica(msgspec.Struct, frozen=True):
     """A broker name and the replica that is server_problems: its master, or else another one."""
 
     cluster: str
@@ -46,7 +46,7 @@ class BrokerPlace(msgspec.Struct, frozen=True):
 
 
 class BrokerRow(Wire):
-    """A BrokerPlace in a view."""
+    """A BrokerReplica in a view."""
 
     cluster: str
     broker_name: str
@@ -54,7 +54,7 @@ class BrokerRow(Wire):
     is_master: bool
 
 
-def row_of(broker: BrokerPlace) -> dict[str, Any]:
+def row_of(broker: BrokerReplica) -> dict[str, Any]:
     """Returns the fields of a BrokerRow."""
     where = {"cluster": broker.cluster, "broker_name": broker.name}
     return {**where, "address": broker.address, "is_master": broker.is_master}
@@ -89,7 +89,7 @@ class Every(Wire, Generic[Row]):
         return {**head, "problems": self.problems, "not_asked": self.not_asked}
 
 
-class Place(msgspec.Struct, frozen=True):
+class ClusterContext(msgspec.Struct, frozen=True):
     """`admin`: signs as the visitor."""
 
     admin: AdminClient
@@ -119,14 +119,16 @@ def problem_of(error: AdminError) -> ServerProblem:
     return ServerProblem(server=error.address, code=error.code, problem=f"{code}{error.remark}")
 
 
-def brokers_in(info: ClusterInfo) -> list[BrokerPlace]:
+def brokers_in(info: ClusterInfo) -> list[BrokerReplica]:
     """Returns every broker name with the replica that is asked."""
-    return [_place_of(each) for _, each in sorted(info.broker_addr_table.items()) if each.broker_addrs]
+    return [_replica_of(each) for _, each in sorted(info.broker_addr_table.items()) if each.broker_addrs]
 
 
-def _place_of(broker: BrokerData) -> BrokerPlace:
+def _replica_of(broker: BrokerData) -> BrokerReplica:
     addresses = broker.broker_addrs
-    return BrokerPlace(broker.cluster, broker.broker_name, addresses[min(addresses)], MASTER_ID in addresses)
+    return BrokerReplica(
+        broker.cluster, broker.broker_name, addresses[min(addresses)], MASTER_ID in addresses
+    )
 
 
 def masters_in(info: ClusterInfo, cluster: str) -> tuple[list[str], list[str]]:
@@ -154,18 +156,18 @@ def addresses_in(info: ClusterInfo) -> dict[str, str]:
 
 async def ask_each(
     server_problems: ServerProblems,
-    brokers: Iterable[BrokerPlace],
+    brokers: Iterable[BrokerReplica],
     ask: Callable[[str], Awaitable[T]],
     *,
     unless: Iterable[int] = (),
     at_once: int = 16,
-) -> list[tuple[BrokerPlace, T]]:
+) -> list[tuple[BrokerReplica, T]]:
     """Returns the answers of the first BROKERS_MAX brokers that answer; notes the others."""
     every = list(brokers)
     server_problems.not_asked += max(0, len(every) - BROKERS_MAX)
     ignored = tuple(unless)
 
-    async def one(broker: BrokerPlace) -> tuple[BrokerPlace, T] | None:
+    async def one(broker: BrokerReplica) -> tuple[BrokerReplica, T] | None:
         try:
             return broker, await ask(broker.address)
         except AdminError as error:
@@ -176,19 +178,19 @@ async def ask_each(
     return [each for each in answers if each is not None]
 
 
-def brokers_of(route: TopicRouteData) -> list[BrokerPlace]:
+def brokers_of(route: TopicRouteData) -> list[BrokerReplica]:
     """Returns the brokers of a topic."""
     return [
-        _place_of(each)
+        _replica_of(each)
         for each in sorted(route.broker_datas, key=lambda each: each.broker_name)
         if each.broker_addrs
     ]
 
 
-async def route_of(place: Place, topic: str) -> TopicRouteData:
+async def route_of(context: ClusterContext, topic: str) -> TopicRouteData:
     """Returns a topic's route. Raises Missing: no name server knows it."""
     try:
-        return await place.admin.name_servers.topic_route(place.name_servers, topic)
+        return await context.admin.name_servers.topic_route(context.name_servers, topic)
     except AdminError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             raise Missing(f"no name server knows topic {topic}") from None
