@@ -7,8 +7,10 @@ import pytest
 
 from broker.app.broker import Broker
 from broker.config.broker_config import AT_RUN_TIME as BROKER_AT_RUN_TIME
+from cli.mqadmin.coverage import NEVER
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import OperationTable
+from keelmq.upstream import keys as upstream
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import AT_RUN_TIME
@@ -30,6 +32,18 @@ def test_every_command_is_on_the_page() -> None:
         part = re.split(r"^##", text.split(f"### `{name}`\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
         assert f"$ {name}" in part, f"{name}: no example"
         assert "JSON: " in part or not name.startswith("mqadmin"), f"{name}: the shape of its JSON"
+
+
+def test_the_pages_count_the_commands_of_the_newest_rocketmq() -> None:
+    theirs = upstream.names()
+    cli, changes = [(ROOT / name).read_text(encoding="utf-8") for name in ("docs/cli.md", "CHANGELOG.md")]
+    count = len(theirs.commands)
+    assert (
+        f"of RocketMQ {theirs.version} that KeelMQ does not have" in cli and f"table of all {count}." in cli
+    )
+    assert f"`mqadmin` has all {count} commands of RocketMQ {theirs.version}," in changes
+    missing = cli.split("## What mqadmin does not have\n")[1].split(" The flags ")[0]
+    assert set(re.findall(r"`(\w+)`", missing)) == set(NEVER)
 
 
 @pytest.mark.parametrize("name", sorted(PAGES_WITH_TABLES))
