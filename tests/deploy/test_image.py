@@ -29,12 +29,10 @@ DOCKERFILE = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
 COMPOSE_DIRECTORY = ROOT / "deploy" / "docker"
 
 
-def instructions(name: str) -> list[str]:
+def instructions(name: str, dockerfile: str = DOCKERFILE) -> list[str]:
     """Arguments of every such line; continued lines are one."""
-    text = DOCKERFILE.replace("\\\n", " ")
-    return [
-        line.removeprefix(f"{name} ").strip() for line in text.splitlines() if line.startswith(f"{name} ")
-    ]
+    lines = dockerfile.replace("\\\n", " ").splitlines()
+    return [line.removeprefix(f"{name} ").strip() for line in lines if line.startswith(f"{name} ")]
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +99,21 @@ def test_the_build_gets_what_it_needs_and_no_more() -> None:
             needed.add(source)
     assert let_in == needed
     assert not any(fnmatch.fnmatch("deploy/k8s/base/raft.key", pattern) for pattern in let_in)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.analytics", "Dockerfile.spark"])
+def test_no_image_is_built_without_the_pages(name: str, tmp_path: Path) -> None:
+    """The check of the Dockerfile fails until the checkout has both pages, and names the command to run."""
+    dockerfile = (COMPOSE_DIRECTORY / name).read_text()
+    (check,) = [each for each in instructions("RUN", dockerfile) if "web/static" in each]
+    wheel = dockerfile.index("--no-build-isolation")
+    assert dockerfile.index("COPY . .") < dockerfile.index(f"RUN {check[:20]}") < wheel
+    for page in ("console/index.html", "analytics/analytics.js"):
+        done = subprocess.run(["sh", "-c", check], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and re.fullmatch(r"[^\n]+ run \"./run [^\n]+\n", done.stderr), done.stderr
+        (built := tmp_path / "keelmq" / "web" / "static" / page).parent.mkdir(parents=True)
+        built.touch()
+    subprocess.run(["sh", "-c", check], cwd=tmp_path, check=True)
 
 
 @pytest.mark.slow
