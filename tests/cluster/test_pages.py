@@ -58,13 +58,10 @@ class Case:
         for name in self.names:
             for block in to_run(name):
                 script = block.script()
-                if name == RUNBOOKS:  # most of them ask the same
-                    lines = {
-                        PLACEHOLDER.sub(lambda found: OF_GROUP[found[0]], each)
-                        for each in script.splitlines()
-                    }
-                    script = "\n".join(sorted(lines - lines_of_runbooks))
-                    lines_of_runbooks |= lines
+                if name == RUNBOOKS:  # most of them ask the same, in lines that do not need each other
+                    lines = PLACEHOLDER.sub(lambda found: OF_GROUP[found[0]], script).splitlines()
+                    script = "\n".join(each for each in lines if each not in lines_of_runbooks)
+                    lines_of_runbooks.update(lines)
                 parts += [text for part, text in self.before.items() if part in script]
                 parts += [f"echo '-- {block.page}:{block.line}'", script]
         return "\n".join([SHELL.read_text(encoding="utf-8"), *parts])
