@@ -1,4 +1,4 @@
-"""The tables of docs/attacks.md, from tests/attacks."""
+"""The tables of docs/reference/attacks.md, from tests/attacks."""
 
 from tests.attacks.catalogue import ATTACKS, GROUPS
 from tests.attacks.model import Attack

@@ -1,4 +1,4 @@
-"""The tables of docs/cli.md, from the commands themselves."""
+"""The tables of docs/reference/cli.md, from the commands themselves."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md, from the config models."""
+"""The tables of docs/reference/configuration.md, from the config models."""
 
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig

@@ -1,4 +1,4 @@
-"""The routes of docs/http.md, from the OpenAPI text."""
+"""The routes of docs/reference/http.md, from the OpenAPI text."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md, from the declarations of the metrics and the rules of the alerts."""
+"""The tables of docs/reference/metrics.md, from the declared metrics and the rules of the alerts."""
 
 import broker.admin.exporter_metrics
 import broker.admin.metrics

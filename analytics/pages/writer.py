@@ -1,7 +1,8 @@
-"""Page files from roll-ups and run tables: Python and pyarrow, no Spark. Their layout: keelmq/web/page_files.
+"""Page files from roll-ups and run tables: Python and pyarrow, no Spark.
 
-A generation is written into its own folder and named in current.json last, so a reader sees a generation as a
-whole or not at all. GENERATIONS_KEPT older generations stay for readers that have begun.
+keelmq/web/page_files.py has their layout. A generation is written into its own folder and named in
+current.json last, so a reader sees a generation as a whole or not at all. GENERATIONS_KEPT older generations
+stay for readers that have begun.
 """
 
 import os

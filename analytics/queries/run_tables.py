@@ -1,5 +1,5 @@
 """The tables of a run that are made of controllers' events, from the whole history. Those of an hour are in
-analytics/rollup/events.py."""
+analytics/rollup/tables.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

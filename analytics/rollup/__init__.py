@@ -1,5 +1,5 @@
 """Roll-ups: an hour's tables of minutes and of the hour, from that hour's compacted rows alone.
 
-`hour` and `filled` are pure functions of Arrow tables; `files` calls them in Python workers, and `events` is
-made of queries. Only `files`, `store` and `run` touch files.
+`tables` has a query for each table; `run` computes those of new and changed hours. Only `store` and `run`
+touch files.
 """

@@ -1,7 +1,7 @@
 """Promise S3, on the real cores: three replicas, one controller, random changes, crashes, switches and a bad
 network. What was acknowledged is at every later master; a deleted topic stays deleted; no lower epoch wins;
 equal versions are equal tables. The main protections, switched off, make the checker find a loss (fences and
-acknowledgements of other lives are too rare for dice: unit/test_metadata_table.py).
+acknowledgements of other lives are too rare for dice: unit/broker/metadata/test_metadata_table.py).
 
 A row is (epoch, number of the change) as one integer, and so is a tombstone: the state of a key tells which
 change made it. Polls, answers, proposals and news travel as messages that are delayed, lost or doubled.

@@ -1,4 +1,4 @@
-"""An example request and response of each operation over HTTP: for OpenAPI and docs/http.md.
+"""An example request and response of each operation over HTTP: for OpenAPI and docs/reference/http.md.
 
 Tests validate them against the operations' models.
 """

@@ -1,8 +1,8 @@
 """Metrics as tables, and a scrape of them for prometheus_client.
 
-A program declares its metrics (name, meaning, labels) once; the scrape and docs/metrics.md both come from
-that table. Values are read from existing state at the scrape, so the data path does no extra work. This
-module does not import prometheus_client: programs need it at their first scrape (families.py).
+A program declares its metrics (name, meaning, labels) once; the scrape and docs/reference/metrics.md both
+come from that table. Values are read from existing state at the scrape, so the data path does no extra work.
+This module does not import prometheus_client: programs need it at their first scrape (families.py).
 """
 
 import math

@@ -5,7 +5,7 @@ of the tables. Each broker writes by its own clock; a controller measures that c
 network's delay in the measurement.
 
 Events that decide about a sample are at least GUARD_MS away from it, and samples are away from the edges of
-their second, so the tolerance of a measurement (answers/tolerance.py) never decides a count.
+their second, so the tolerance of a measurement (expected.py) never decides a count.
 """
 
 import random
