@@ -9,7 +9,7 @@ from broker.container.core.members import BadMembers, Members, parse_members
 from broker.container.core.plan import BrokerPlan, problems_of
 from broker.container.inner_config import InnerConfig, load_inner
 from broker.naming.vip_port import BELOW
-from cli.doctor.files import LIST_OF_KEYS, ConfigFile, Kind
+from cli.doctor.files import ConfigFile, Kind, keys_of
 from cli.doctor.machine import ports_of
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.runtime.config import ConfigError
@@ -75,7 +75,8 @@ def _members(file: ConfigFile, container: ContainerConfig) -> tuple[list[Path], 
 def _step(container: ContainerConfig, path: Path, *, is_kept: bool) -> str:
     """is_kept: a request added the broker; it is in no file that an operator writes."""
     if not is_kept:
-        return f"correct the file, or brokerConfigPaths; {LIST_OF_KEYS}. The other brokers start without it"
+        step = f"correct the file, or brokerConfigPaths{keys_of(Kind.BROKER)}"
+        return f"{step}. The other brokers start without it"
     return (
         f"correct or restore the file, which {container.state_path} names, or mqadmin removeBroker "
         f"-c {_address(container)} -b any:{path}:-1. The other brokers start without it"

@@ -26,7 +26,6 @@ from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
 ENABLE_KEY = "enableControllerInNamesrv"
-LIST_OF_KEYS = "docs/reference/configuration.md, which `make docs` writes, lists all keys"
 
 
 class Kind(StrEnum):
@@ -106,13 +105,21 @@ def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, l
         return None, [failed("config.loads", name, what, step)]
     except ConfigError as error:
         return None, [
-            failed("config.loads", name, line, f"correct the file; {LIST_OF_KEYS}")
+            failed("config.loads", name, line, f"correct the file{keys_of(kind)}")
             for line in str(error).splitlines()
         ]
     models = [type(each) for each in (found.broker, found.container, found.namesrv, found.controller) if each]
     ignored = without_effect(*models, path=path, environ={}, overrides={})
     notes = [ok("config.loads", name, line) for line in ignored]
     return found, [ok("config.loads", name, _describe(found)), *notes, *_remarks(found)]
+
+
+def keys_of(kind: Kind | None) -> str:
+    """Returns the end of a step: the command that lists the keys of a program. `kind` None: nothing."""
+    if kind is None:
+        return ""
+    required = ", once its required keys are set," if kind is Kind.CONTROLLER else ""
+    return f"; {kind} -p{required} lists all keys"
 
 
 def _load(path: Path, name: str, kind: Kind, settings: Mapping[str, str]) -> ConfigFile:

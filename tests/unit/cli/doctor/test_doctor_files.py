@@ -124,10 +124,17 @@ def test_keys_of_rocketmqs_without_effect_are_named(files: Files) -> None:
 def test_files_that_do_not_load(files: Files, tmp_path: Path) -> None:
     file, found = files.load("broker.conf", BROKER, brokerNam="x", checkSyncStateSetPeriod="many")
     assert file is None and "brokerName" in one(found, "config.loads").text  # the suggestion
+    assert one(found, "config.loads").next_step == "correct the file; mqbroker -p lists all keys"
     file, found = files.load("b.conf", BROKER, checkSyncStateSetPeriod="5000")
     assert file is None and "haMaxTimeSlaveNotCatchup" in one(found, "config.loads").text
     file, found = files.load("c.conf", CONTROLLER, controllerDLegerSelfId="n7")
-    assert file is None and len(found) == 1
+    assert (
+        file is None
+        and "mqcontroller -p, once its required keys are set," in one(found, "config.loads").next_step
+    )
+    (tmp_path / "no-value").write_text("listenPort\n")
+    (finding,) = load(tmp_path / "no-value", None, "no-value")[1]
+    assert finding.next_step == "correct the file"
     file, found = files.load("unclear.conf", listenPort="1")
     assert file is None and "--kind" in one(found, "config.loads").next_step
     assert load(tmp_path / "unclear.conf", Kind.BROKER, "unclear.conf")[0] is not None
