@@ -26,6 +26,7 @@ from broker.clients.admin import ClientAdmin
 from broker.clients.agreement_report import agreement_report
 from broker.clients.calls import ConsumerCalls
 from broker.clients.consume_stats import ConsumeStats
+from broker.clients.deletion_previews import DeletionPreviews
 from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.service import ControllerMode
@@ -183,14 +184,16 @@ def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerCo
         forward_to_master=context.forward_to_master,
     ).bind(table)
     ClientAdmin(metadata, store, registry, config, config.broker_name).bind(table)
-    ConsumeStats(
+    stats = ConsumeStats(
         metadata,
         store,
         registry,
         config.broker_name,
         tps=parts.stats.tps,
         address=lambda: parts.status.address,
-    ).bind(table)
+    )
+    stats.bind(table)
+    DeletionPreviews(metadata, store, registry, stats.behind).bind(table)
     ConsumerCalls(parts.clients, store).bind(table)
     UserRequests(
         parts.users,

@@ -1,5 +1,5 @@
 """Offsets of queues (202) and of the groups that consume them (208, 303, 308, 317); a copy of a group's
-offsets (314); previews of deletions (29051, 29052).
+offsets (314).
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerOffsetManager.
 """
@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from broker.clients.core.registry import ClientRegistry
-from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from broker.metadata.groups import illegal_group
-from broker.metadata.handlers import is_topic_deletable, refuse_deletion_of_group
 from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
 from broker.store.message_store import MessageStore
 from broker.store.querying import earliest_time, stored_at
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
-from keelmq.remoting.operations.broker import EXPLAIN_DELETE_TOPIC, TopicDeletion, TopicRequest
+from keelmq.remoting.operations.broker import TopicRequest
 from keelmq.remoting.operations.broker_admin import (
     CLONE_GROUP_OFFSET,
     GET_BROKER_CONSUME_STATS,
@@ -30,11 +28,6 @@ from keelmq.remoting.operations.broker_admin import (
     ConsumeTimeSpans,
     CorrectionOffsetRequest,
     CorrectionOffsets,
-)
-from keelmq.remoting.operations.broker_metadata import (
-    EXPLAIN_DELETE_GROUP,
-    DeleteGroupRequest,
-    GroupDeletion,
 )
 from keelmq.remoting.operations.clients import (
     GET_CONSUME_STATS,
@@ -69,9 +62,7 @@ class ConsumeStats:
         self._broker_name, self._tps, self._address, self._clock = broker_name, tps, address, clock
 
     def bind(self, table: OperationTable) -> None:
-        """Binds 202, 208, 317, 303, 308, 314, 29051 and 29052."""
-        table.bind(EXPLAIN_DELETE_TOPIC, self.explain_delete_topic)
-        table.bind(EXPLAIN_DELETE_GROUP, self.explain_delete_group)
+        """Binds 202, 208, 317, 303, 308 and 314."""
         table.bind(GET_TOPIC_STATS_INFO, self.get_topic_stats)
         table.bind(GET_CONSUME_STATS, self.get_consume_stats)
         table.bind(GET_BROKER_CONSUME_STATS, self.get_broker_consume_stats)
@@ -101,37 +92,11 @@ class ConsumeStats:
         tps = self._tps("TOPIC_PUT_NUMS", topic.name)
         return Reply(body=dump_queue_map("offsetTable", rows, topicPutTps=tps))
 
-    async def explain_delete_topic(self, header: TopicRequest, call: Call) -> Reply:
-        """Returns what 215 would delete, and deletes nothing (29051). Raises CommandError as 215."""
-        is_topic_deletable(self._metadata, header.topic)
-        topic = self._metadata.topics.get(header.topic)
-        count = 0 if topic is None else topic.queue_count
-        messages = sum(
-            self._store.max_queue_offset(header.topic, queue_id)
-            - self._store.min_queue_offset(header.topic, queue_id)
-            for queue_id in range(count)
-        )
-        groups = {*self._metadata.offsets.groups_of(header.topic), *self._registry.groups_of(header.topic)}
-        body = TopicDeletion(
-            is_known=topic is not None, queues=count, messages=messages, consumer_groups=sorted(groups)
-        )
-        return Reply(body=body)
-
     # -- groups ------------------------------------------------------------------------------------------
 
-    async def explain_delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
-        """Returns what 207 would delete, and deletes nothing (29052). Raises CommandError as 207."""
-        metadata, name = self._metadata, header.group_name
-        refuse_deletion_of_group(metadata, name)
-        online, topics = self._registry.consumers.get(name), metadata.topics.topics
-        _, behind = self._stats_of(name, self._topics_of(name))
-        body = GroupDeletion(
-            is_known=metadata.groups.get(name) is not None,
-            behind=behind,
-            members=0 if online is None else len(online.client_ids),
-            topics=[each for each in (RETRY_PREFIX + name, DLQ_PREFIX + name) if each in topics],
-        )
-        return Reply(body=body)
+    def behind(self, group: str) -> int:
+        """Returns the number of messages that the group has not consumed yet."""
+        return self._stats_of(group, self._topics_of(group))[1]
 
     async def get_consume_stats(self, header: ConsumeStatsRequest, call: Call) -> Reply:
         """Returns the offsets of a group in the named topics, or in all in which it has committed."""
