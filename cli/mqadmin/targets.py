@@ -165,9 +165,13 @@ def changed(
     good = [each.address for each in said if each.error is None]
     lines = [text(address) for address in good]
     output = per_server(said, "\n".join([*lines, *([footer] if footer and good else [])]), done="changed")
-    problems = (*output.problems, *target.missing)
-    code = output.exit_code if output.exit_code is not None else (4 if target.missing else None)
-    return Output(output.value, output.text, problems, output.notes, code)
+    return with_missing(output, target)
+
+
+def with_missing(output: Output, target: Target) -> Output:
+    """Returns the output with a problem for each broker name without a master."""
+    code = output.exit_code if output.exit_code is not None else (IN_PART if target.missing else None)
+    return replace(output, problems=(*output.problems, *target.missing), exit_code=code)
 
 
 def change_at(
@@ -215,8 +219,7 @@ def previewing(
         output = per_server(
             said, text, lambda each: {"found": [shown_value(each.answer)] if each.answer else []}
         )
-        code = output.exit_code if output.exit_code is not None else (IN_PART if target.missing else None)
-        return Output(output.value, output.text, (*output.problems, *target.missing), output.notes, code)
+        return with_missing(output, target)
 
     return action
 

@@ -1,9 +1,9 @@
 """mqadmin: users and access control lists of brokers (ACL 2.0)."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -15,6 +15,8 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from keelmq.runtime.config import read_named
+
+T = TypeVar("T")
 
 Username = Annotated[str, typer.Option("-u", "--username", help="Name of the user")]
 Password = Annotated[
@@ -72,11 +74,7 @@ def create_user(
     if secret is None:
         secret = typer.prompt(f"Password of {username}", hide_input=True, confirmation_prompt=True, err=True)
     user = UserInfo(username=username, password=secret, user_type=user_type)
-    return changing(
-        where,
-        lambda admin, each: admin.auth.create_user(each, user),
-        f"create user {username}",
-    )
+    return changing(where, lambda admin, each: admin.auth.create_user(each, user), f"create user {username}")
 
 
 @command("updateUser")
@@ -98,11 +96,7 @@ def update_user(
     if secret is None and user_type is None and status is None:
         raise typer.BadParameter("give -p, --passwordFile, -t or -s")
     user = UserInfo(username=username, password=secret, user_type=user_type, user_status=status)
-    return changing(
-        where,
-        lambda admin, each: admin.auth.update_user(each, user),
-        f"update user {username}",
-    )
+    return changing(where, lambda admin, each: admin.auth.update_user(each, user), f"update user {username}")
 
 
 @command("deleteUser")
@@ -116,17 +110,15 @@ def delete_user(
 ) -> Action:
     """Delete a user and its ACL."""
 
-    def existing(found: UserInfo | None, address: str) -> UserInfo:
-        if found is None:
-            raise absent("deleteUser", address, f"user {username} does not exist: nothing was deleted")
-        return found
+    remark = f"user {username} does not exist: nothing was deleted"
 
     async def ask(admin: AdminClient, address: str) -> None:
-        existing(await admin.auth.get_user(address, username), address)
+        existing(await admin.auth.get_user(address, username), "deleteUser", address, remark)
         await admin.auth.delete_user(address, username)
 
     async def preview(admin: AdminClient, address: str) -> UserInfo:
-        return existing(await admin.auth.explain_delete_user(address, username), address)
+        found = await admin.auth.explain_delete_user(address, username)
+        return existing(found, "deleteUser", address, remark)
 
     if dry_run:
         return previewing(where, preview, layouts.users)
@@ -135,18 +127,12 @@ def delete_user(
 
 @command("getUser")
 @at_brokers
-def get_user(
-    *,
-    username: Username,
-    where: UserServers,
-) -> Action:
+def get_user(*, username: Username, where: UserServers) -> Action:
     """Show one user, without the password."""
 
     async def ask(admin: AdminClient, address: str) -> Sequence[UserInfo]:
         found = await admin.auth.get_user(address, username)
-        if found is None:
-            raise absent("getUser", address, f"user {username} does not exist")
-        return [found]
+        return [existing(found, "getUser", address, f"user {username} does not exist")]
 
     return showing(where, ask, layouts.users)
 
@@ -159,11 +145,7 @@ def list_users(
     where: UserServers,
 ) -> Action:
     """List the users, without their passwords."""
-    return showing(
-        where,
-        lambda admin, each: admin.auth.list_users(each, part),
-        layouts.users,
-    )
+    return showing(where, lambda admin, each: admin.auth.list_users(each, part), layouts.users)
 
 
 @command("copyUser")
@@ -176,22 +158,17 @@ def copy_users(
 ) -> Action:
     """Copy users from a broker to another. KeelMQ's brokers return no passwords; those users are not
     copied."""
-    wanted = parts(usernames)
 
     async def copy(admin: AdminClient, user: UserInfo) -> None:
         if not user.password:
             remark = f"{from_broker} does not return the password of {user.username}: create the user there"
             raise AdminError("copyUser", to_broker, remark, ResponseCode.NO_PERMISSION)
-        existing = await admin.auth.get_user(to_broker, user.username or "")
-        await (admin.auth.create_user if existing is None else admin.auth.update_user)(to_broker, user)
+        known = await admin.auth.get_user(to_broker, user.username or "")
+        await (admin.auth.create_user if known is None else admin.auth.update_user)(to_broker, user)
 
     async def action(admin: AdminClient) -> Output:
-        found = await admin.auth.list_users(from_broker)
-        chosen = [each for each in found if not wanted or each.username in wanted]
-        missing = [name for name in wanted if name not in {each.username for each in chosen}]
-        return await copied(
-            [(each.username or "", copy(admin, each)) for each in chosen], missing, "user", to_broker
-        )
+        found = {each.username or "": each for each in await admin.auth.list_users(from_broker)}
+        return await copied(found, usernames, lambda each: copy(admin, each), "user", to_broker)
 
     return action
 
@@ -223,11 +200,7 @@ def create_acl(
 ) -> Action:
     """Grant or deny a user actions on resources; adds to the ACL that it has."""
     acl = AclInfo(subject=subject, policies=policy_of(resources, actions, decision, source_ip))
-    return changing(
-        where,
-        lambda admin, each: admin.auth.create_acl(each, acl),
-        f"create acl of {subject}",
-    )
+    return changing(where, lambda admin, each: admin.auth.create_acl(each, acl), f"create acl of {subject}")
 
 
 @command("updateAcl")
@@ -243,11 +216,7 @@ def update_acl(
 ) -> Action:
     """Replace the entries of these resources in a user's ACL."""
     acl = AclInfo(subject=subject, policies=policy_of(resources, actions, decision, source_ip))
-    return changing(
-        where,
-        lambda admin, each: admin.auth.update_acl(each, acl),
-        f"update acl of {subject}",
-    )
+    return changing(where, lambda admin, each: admin.auth.update_acl(each, acl), f"update acl of {subject}")
 
 
 @command("deleteAcl")
@@ -264,17 +233,15 @@ def delete_acl(
 ) -> Action:
     """Delete a user's ACL, or its entries of one resource."""
 
-    def existing(found: AclInfo | None, address: str) -> AclInfo:
-        if found is None:
-            raise absent("deleteAcl", address, f"{subject} has no ACL: nothing was deleted")
-        return found
+    remark = f"{subject} has no ACL: nothing was deleted"
 
     async def ask(admin: AdminClient, address: str) -> None:
-        existing(await admin.auth.get_acl(address, subject), address)
+        existing(await admin.auth.get_acl(address, subject), "deleteAcl", address, remark)
         await admin.auth.delete_acl(address, subject, resource)
 
     async def preview(admin: AdminClient, address: str) -> AclInfo:
-        return existing(await admin.auth.explain_delete_acl(address, subject, resource), address)
+        found = await admin.auth.explain_delete_acl(address, subject, resource)
+        return existing(found, "deleteAcl", address, remark)
 
     if dry_run:
         return previewing(where, preview, layouts.acls)
@@ -283,18 +250,12 @@ def delete_acl(
 
 @command("getAcl")
 @at_brokers
-def get_acl(
-    *,
-    subject: Subject,
-    where: UserServers,
-) -> Action:
+def get_acl(*, subject: Subject, where: UserServers) -> Action:
     """Show a user's ACL."""
 
     async def ask(admin: AdminClient, address: str) -> Sequence[AclInfo]:
         found = await admin.auth.get_acl(address, subject)
-        if found is None:
-            raise absent("getAcl", address, f"{subject} has no ACL")
-        return [found]
+        return [existing(found, "getAcl", address, f"{subject} has no ACL")]
 
     return showing(where, ask, layouts.acls)
 
@@ -308,11 +269,7 @@ def list_acls(
     where: UserServers,
 ) -> Action:
     """List the ACLs."""
-    return showing(
-        where,
-        lambda admin, each: admin.auth.list_acls(each, subject, resource),
-        layouts.acls,
-    )
+    return showing(where, lambda admin, each: admin.auth.list_acls(each, subject, resource), layouts.acls)
 
 
 @command("copyAcl")
@@ -324,26 +281,31 @@ def copy_acls(
     ] = None,
 ) -> Action:
     """Copy ACLs from a broker to another, whose entries of the same resources are replaced."""
-    wanted = parts(subjects)
 
     async def action(admin: AdminClient) -> Output:
-        found = await admin.auth.list_acls(from_broker)
-        chosen = [each for each in found if not wanted or each.subject in wanted]
-        missing = [name for name in wanted if name not in {each.subject for each in chosen}]
-        work = [(each.subject or "", admin.auth.create_acl(to_broker, each)) for each in chosen]
-        return await copied(work, missing, "acl of", to_broker)
+        found = {each.subject or "": each for each in await admin.auth.list_acls(from_broker)}
+        return await copied(
+            found, subjects, lambda each: admin.auth.create_acl(to_broker, each), "acl of", to_broker
+        )
 
     return action
 
 
 async def copied(
-    work: Sequence[tuple[str, Awaitable[None]]], missing: Sequence[str], what: str, to_broker: str
+    found: Mapping[str, T],
+    names: str | None,
+    copy: Callable[[T], Awaitable[None]],
+    what: str,
+    to_broker: str,
 ) -> Output:
-    """Awaits each copy and returns a row for each name."""
-    errors = await asyncio.gather(*(each for _, each in work), return_exceptions=True)
+    """Copies those of `names`, None: all. Returns a row for each; a name that is not found is a problem."""
+    wanted = parts(names)
+    chosen = [name for name in found if not wanted or name in wanted]
+    errors = await asyncio.gather(*(copy(found[name]) for name in chosen), return_exceptions=True)
     rows: list[dict[str, Any]] = []
+    missing = [name for name in wanted if name not in found]
     lines, problems = [], [f"{what} {name} does not exist: nothing was copied" for name in missing]
-    for (name, _), error in zip(work, errors, strict=True):
+    for name, error in zip(chosen, errors, strict=True):
         if error is not None and not isinstance(error, AdminError):
             raise error
         rows.append({"name": name, "ok": error is None, "error": None if error is None else str(error)})
@@ -355,9 +317,11 @@ async def copied(
     return Output(rows, "\n".join(lines), tuple(problems), exit_code=code)
 
 
-def absent(request: str, address: str, remark: str) -> DoesNotExist:
-    """Returns the error for a user or an ACL that is not there."""
-    return DoesNotExist(request, address, remark, ResponseCode.QUERY_NOT_FOUND)
+def existing(found: T | None, request: str, address: str, remark: str) -> T:
+    """Returns the user or ACL. DoesNotExist: there is none."""
+    if found is None:
+        raise DoesNotExist(request, address, remark, ResponseCode.QUERY_NOT_FOUND)
+    return found
 
 
 def parts(text: str | None) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from cli.command_line import NamesrvAddr
-from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.commands.topic_admin import named_attributes, true_or_false
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.json_rows import read_rows
 from cli.mqadmin.layouts import broker as layouts_broker
-from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, command, dump, per_server
+from cli.mqadmin.shell import Action, DoesNotExist, Output, command, dump, per_server
 from cli.mqadmin.targets import (
     Target,
     Where,
@@ -22,6 +22,7 @@ from cli.mqadmin.targets import (
     changed,
     on_each,
     shown,
+    with_missing,
 )
 from keelmq.client.admin import AdminClient, AdminError, ServerResult, changes
 from keelmq.remoting.codes import ResponseCode
@@ -90,7 +91,7 @@ def update_group(
         broker_id=broker_id,
         which_broker_when_consume_slowly=slow_id,
         notify_consumer_ids_changed_enable=true_or_false(notify, "-a"),
-        attributes=_changes(attributes),
+        attributes=named_attributes(attributes),
     )
     return change_at(
         where,
@@ -108,11 +109,6 @@ def _policy(text: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise typer.BadParameter("-p/--groupRetryPolicy is not a JSON object")
     return value
-
-
-def _changes(text: str | None) -> dict[str, str]:
-    pairs = (part.partition("=") for part in (text or "").split(",") if part)
-    return {key: value for key, _, value in pairs}
 
 
 @command("updateSubGroupList")
@@ -212,9 +208,7 @@ async def _would_delete(
         has = each.answer
         return {} if has is None else {"known": has.is_known, "behind": has.behind, "topics": has.topics}
 
-    output = per_server(said, "\n".join(lines), found)
-    code = output.exit_code if output.exit_code is not None else (IN_PART if target.missing else None)
-    return Output(output.value, output.text, (*output.problems, *target.missing), output.notes, code)
+    return with_missing(per_server(said, "\n".join(lines), found), target)
 
 
 async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:

@@ -80,7 +80,7 @@ def update_topic(
     async def action(admin: AdminClient) -> Output:
         target = await where.find(admin)
         said = await on_each(admin, target, lambda each: admin.brokers.update_topic(each, config, attributes))
-        footer = layouts_broker.topic_config(config, _named(attributes))
+        footer = layouts_broker.topic_config(config, named_attributes(attributes))
         notes: tuple[str, ...] = ()
         if config.order and where.cluster_name is not None and not any(each.error for each in said):
             notes = (await _set_order(admin, str(where.namesrv_addr), where.cluster_name, config),)
@@ -90,7 +90,8 @@ def update_topic(
     return action
 
 
-def _named(attributes: str | None) -> dict[str, str]:
+def named_attributes(attributes: str | None) -> dict[str, str]:
+    """Returns the changes of --attributes: +key=value,-key."""
     pairs = (part.partition("=") for part in (attributes or "").split(",") if part)
     return {key: value for key, _, value in pairs}
 
