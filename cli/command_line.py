@@ -54,14 +54,14 @@ _NAMESRV: Any = typer.Option(
 NamesrvAddr = Annotated[str, _NAMESRV]
 OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]
 
+
+def controllers_option(help: str) -> Any:
+    """Returns the flag -a."""
+    return typer.Option("-a", "--controllerAddress", callback=checked_addresses, help=help)
+
+
 ControllersOption = Annotated[
-    str | None,
-    typer.Option(
-        "-a",
-        "--controllerAddress",
-        callback=checked_addresses,
-        help="Controllers (default: controllerAddr of the brokers)",
-    ),
+    str | None, controllers_option("Controllers (default: controllerAddr of the brokers)")
 ]
 
 EpochFileOption = Annotated[

@@ -50,6 +50,10 @@ BurstOption = Annotated[
     ),
 ]
 
+ProcessesOption = Annotated[
+    int, typer.Option("--processes", min=1, max=16, help="With --container: containerProcesses")
+]
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -74,9 +78,7 @@ def demo(
         bool,
         typer.Option("--container", help="Two containers with two groups; one of the two machines is killed"),
     ] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=16, help="With --container: containerProcesses")
-    ] = 1,
+    processes: ProcessesOption = 1,
 ) -> None:
     """Kill the masters of a cluster of real processes under traffic: no acknowledged message is lost."""
     if container:
@@ -127,9 +129,7 @@ def chaos(
         bool,
         typer.Option("--container", help="Every broker is in a container, beside one of another group"),
     ] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=16, help="With --container: containerProcesses")
-    ] = 1,
+    processes: ProcessesOption = 1,
     check: Annotated[
         Path | None, typer.Option("--check", metavar="FILE", help="Check this history again, without a run")
     ] = None,

@@ -10,7 +10,7 @@ import typer
 from broker.admin.repair import RepairError, StoreReport, refuse_running
 from broker.backup.mark_lost import LostRange, find_damage, mark_lost
 from cli.backup.store import each_step
-from cli.command_line import checked_addresses, print, quiet_connection_log
+from cli.command_line import controllers_option, print, quiet_connection_log
 from cli.credentials import checked_credentials
 from cli.repair_group import RepairTarget, check_lost, group_of
 from keelmq.client.admin import AdminClient
@@ -28,12 +28,7 @@ LostOption = Annotated[
 ]
 ControllersOption = Annotated[
     str | None,
-    typer.Option(
-        "-a",
-        "--controllerAddress",
-        callback=checked_addresses,
-        help="Controllers, which know the other replicas; for --resync and --mark-lost",
-    ),
+    controllers_option("Controllers, which know the other replicas; for --resync and --mark-lost"),
 ]
 BrokerNameOption = Annotated[
     str | None, typer.Option("--broker-name", help="brokerName, without controllers")

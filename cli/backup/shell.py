@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import Refused, checked_addresses, names_file, print, print_error, quiet_connection_log
+from cli.command_line import Refused, controllers_option, names_file, print, print_error, quiet_connection_log
 from cli.credentials import checked_credentials
 from cli.mqadmin.shell import REFUSED, exit_code_of, explain
 from keelmq.client.admin import AdminClient, AdminError
@@ -22,13 +22,7 @@ INTERRUPTED = 130
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of lines")]
 NewFile = Annotated[Path, typer.Argument(metavar="FILE", callback=names_file, help="The new file; mode 600")]
 ControllersOption = Annotated[
-    str | None,
-    typer.Option(
-        "-a",
-        "--controllerAddress",
-        callback=checked_addresses,
-        help="Controllers (default: those in the settings of the brokers of -n)",
-    ),
+    str | None, controllers_option("Controllers (default: those in the settings of the brokers of -n)")
 ]
 
 

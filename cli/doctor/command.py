@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import checked_addresses, print, quiet_connection_log
+from cli.command_line import checked_addresses, controllers_option, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.doctor import files as config_files
 from cli.doctor import machine
@@ -70,13 +70,7 @@ def doctor(
         ),
     ] = None,
     controller_addr: Annotated[
-        str | None,
-        typer.Option(
-            "-a",
-            "--controllerAddress",
-            callback=checked_addresses,
-            help="Controllers (default: from the files, or from the brokers)",
-        ),
+        str | None, controllers_option("Controllers (default: from the files, or from the brokers)")
     ] = None,
     kind: Annotated[
         Kind | None, typer.Option("--kind", help="Program that the files are for (default: from their keys)")

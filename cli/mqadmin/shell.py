@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.command_line import checked_addresses, print, print_error, quiet_connection_log
+from cli.command_line import checked_addresses, controllers_option, print, print_error, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.tls_options import is_plain
 from cli.watch import WATCHED, WatchOption, fresh_screen, repeated, run_repeated
@@ -111,13 +111,7 @@ app = typer.Typer(
 )
 
 
-_CONTROLLER: Any = typer.Option(
-    "-a",
-    "--controllerAddress",
-    callback=checked_addresses,
-    help="Any of the controllers, host:port;host:port",
-)
-ControllerAddress = Annotated[str, _CONTROLLER]
+ControllerAddress = Annotated[str, controllers_option("Any of the controllers, host:port;host:port")]
 ClusterName = Annotated[str | None, typer.Option("-c", "--clusterName", help="Every broker of this cluster")]
 BrokerName = Annotated[str | None, typer.Option("-b", "--brokerName", help="Only this broker name")]
 
