@@ -1,8 +1,7 @@
 """explain_election(): what electMaster (1002) would do and why, by the functions that decide it. Pure."""
 
-import msgspec
-
 from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.controller import ElectionCandidate, ElectionExplanation
 from namesrv.plugins.controller.core.decide import Answer, ElectionRequest, decide_election, hold_election
 from namesrv.plugins.controller.core.elect import (
     DISK_FULL,
@@ -19,40 +18,10 @@ from namesrv.plugins.controller.core.state import BrokerSet, State
 DOUBTFUL = "perhaps dead: its connection has closed, or it has sent no heartbeat for half its timeout"
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A replica in the election. The offsets are those of its last heartbeat; None: it is not active.
-
-    behind_bytes: distance to the greatest maxOffset of the live replicas. why: why it wins, or does not.
-    """
-
-    broker_id: int
-    address: str
-    in_sync: bool
-    alive: bool
-    wins: bool
-    why: str
-    epoch: int | None = None
-    max_offset: int | None = None
-    confirm_offset: int | None = None
-    election_priority: int | None = None
-    behind_bytes: int | None = None
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """code, remark: of the reply to the real request. is_change: the request would propose an event."""
-
-    broker_set: BrokerSet
-    election: Election
-    code: ResponseCode
-    remark: str
-    is_change: bool
-    candidates: tuple[Candidate, ...]
-
-
 def explain_election(
     state: State, view: LiveView, election_request: ElectionRequest
-) -> Explanation | Refused:
-    """Returns what the request would do; Refused: no such group, or no such replica."""
+) -> tuple[BrokerSet, ElectionExplanation] | Refused:
+    """Returns the group, and what the request would do; Refused: no such group, or no such replica."""
     held = hold_election(state, view, election_request)
     if isinstance(held, Refused):
         return held
@@ -65,32 +34,41 @@ def explain_election(
         is_cleared = decision.new_master_broker_id is None
         code = ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE if is_cleared else ResponseCode.SUCCESS
         remark, is_change = election.reason, True
-    candidates = tuple(_candidate(each, broker_set, view, election) for each in sorted(broker_set.replicas))
-    return Explanation(broker_set, election, code, remark, is_change, candidates)
-
-
-def _candidate(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Election) -> Candidate:
-    live = view.live.get(broker_id)
-    wins = broker_id == election.winner
-    in_sync = broker_id in broker_set.sync_state_set
-    address = broker_set.replicas[broker_id].address
-    why = _why(broker_id, broker_set, view, election)
-    if live is None:
-        return Candidate(broker_id, address, in_sync, view.is_alive(broker_id), wins, why)
-    farthest = max(each.max_offset for each in view.live.values())
-    return Candidate(
-        broker_id,
-        address,
-        in_sync,
-        True,
-        wins,
-        why,
-        epoch=live.epoch,
-        max_offset=live.max_offset,
-        confirm_offset=live.confirm_offset,
-        election_priority=live.election_priority,
-        behind_bytes=farthest - live.max_offset,
+    explanation = ElectionExplanation(
+        code=code,
+        remark=remark,
+        verdict=election.verdict.value,
+        is_change=is_change,
+        new_master_broker_id=election.winner,
+        unclean=election.unclean,
+        candidates=[_candidate(each, broker_set, view, election) for each in sorted(broker_set.replicas)],
     )
+    return broker_set, explanation
+
+
+def _candidate(
+    broker_id: int, broker_set: BrokerSet, view: LiveView, election: Election
+) -> ElectionCandidate:
+    live = view.live.get(broker_id)
+    candidate = ElectionCandidate(
+        broker_id=broker_id,
+        broker_address=broker_set.replicas[broker_id].address,
+        in_sync=broker_id in broker_set.sync_state_set,
+        alive=live is not None or view.is_alive(broker_id),
+        wins=broker_id == election.winner,
+        why=_why(broker_id, broker_set, view, election),
+    )
+    if live is None:
+        return candidate
+    farthest = max(each.max_offset for each in view.live.values())
+    numbers = {
+        "epoch": live.epoch,
+        "max_offset": live.max_offset,
+        "confirm_offset": live.confirm_offset,
+        "election_priority": live.election_priority,
+        "behind_bytes": farthest - live.max_offset,
+    }
+    return candidate.model_copy(update=numbers)
 
 
 def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Election) -> str:

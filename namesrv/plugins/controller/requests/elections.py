@@ -20,7 +20,7 @@ from namesrv.plugins.controller.core.decide import (
     ids_of,
 )
 from namesrv.plugins.controller.core.events import ElectMaster
-from namesrv.plugins.controller.core.explain import Explanation, explain_election
+from namesrv.plugins.controller.core.explain import explain_election
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.core.tally import KEEP_CURRENT_MASTER, ElectionTally
@@ -94,12 +94,11 @@ class ElectionHandlers:
         )
         if isinstance(explained, Refused):
             raise CommandError(explained.code, explained.remark)
+        broker_set, explanation = explained
         body = wire.ElectMasterResponseBody(
-            sync_state_set=sorted(explained.broker_set.sync_state_set), explanation=_explanation(explained)
+            sync_state_set=sorted(broker_set.sync_state_set), explanation=explanation
         )
-        return Reply(
-            master_info(explained.broker_set, self._replicator), body, remark="dry run: nothing was changed"
-        )
+        return Reply(master_info(broker_set, self._replicator), body, remark="dry run: nothing was changed")
 
     async def _hand_over(self, election_request: ElectionRequest) -> Reply | None:
         """Asks the live master to drain and then to request this election itself, so that no send fails.
@@ -196,30 +195,3 @@ def _drained(request: wire.ElectMasterRequest) -> Drained | None:
     if equals is None:
         invalid(f"equalReplicas {request.equal_replicas[:100]!r} is not a list of ids like 1;2;3")
     return Drained(master, epoch, set_epoch, equals)
-
-
-def _explanation(explained: Explanation) -> wire.ElectionExplanation:
-    return wire.ElectionExplanation(
-        code=explained.code,
-        remark=explained.remark,
-        verdict=explained.election.verdict.value,
-        is_change=explained.is_change,
-        new_master_broker_id=explained.election.winner,
-        unclean=explained.election.unclean,
-        candidates=[
-            wire.ElectionCandidate(
-                broker_id=each.broker_id,
-                broker_address=each.address,
-                in_sync=each.in_sync,
-                alive=each.alive,
-                wins=each.wins,
-                why=each.why,
-                epoch=each.epoch,
-                max_offset=each.max_offset,
-                confirm_offset=each.confirm_offset,
-                election_priority=each.election_priority,
-                behind_bytes=each.behind_bytes,
-            )
-            for each in explained.candidates
-        ],
-    )
