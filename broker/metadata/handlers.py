@@ -9,16 +9,18 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from broker.admission.send_forwarder import ForwardToMaster, answer_of_master, no_other_master
 from broker.core.read_counters import ReadCounters
 from broker.metadata.core.attributes import parse_changes
+from broker.metadata.core.table import Version
 from broker.metadata.core.topic_names import retry_topics
 from broker.metadata.groups import BUILT_IN, POSITIONS, illegal_group
 from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.pages import ANSWER_BYTES_MAX, page_of
 from broker.metadata.service import Metadata
+from broker.metadata.store import MetadataStore
 from broker.metadata.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
 from broker.metadata.wire import encode_updates, is_large
 from broker.store.message_store import MessageStore
@@ -211,11 +213,7 @@ class MetadataHandlers:
             metadata.offsets.remove_topic(name)
             metadata.resets.forget(topic=name)
             self._reads.forget(topic=name)
-        offsets = self._changed(metadata.offsets.commit_staged)
-        await metadata.on_disk(metadata.request_modes)
-        await metadata.replicated(metadata.topics, version)
-        await metadata.replicated(metadata.offsets, offsets)
-        return Reply()
+        return await self._deleted(metadata.topics, version)
 
     async def get_topic_config(self, header: TopicRequest, call: Call) -> Reply:
         """Returns the settings of one topic (351)."""
@@ -289,9 +287,14 @@ class MetadataHandlers:
             metadata.offsets.remove_group(name)
         metadata.resets.forget(group=name)
         self._reads.forget(group=name)
+        return await self._deleted(metadata.groups, version)
+
+    async def _deleted(self, table: MetadataStore[Any], version: Version) -> Reply:
+        """Commits the removed offsets, and waits for everything that a deletion changed."""
+        metadata = self._metadata
         offsets = self._changed(metadata.offsets.commit_staged)
         await metadata.on_disk(metadata.request_modes)
-        await metadata.replicated(metadata.groups, version)
+        await metadata.replicated(table, version)
         await metadata.replicated(metadata.offsets, offsets)
         return Reply()
 

@@ -136,7 +136,8 @@ class UsersFile:
 
     def _parsed(self) -> tuple[dict[str, User], dict[str, Acl], tuple[bytes, ...]]:
         users_data, acls_data = self._read(self.users_path), self._read(self.acls_path)
-        users, acls = _parse_users(users_data, self.users_path), _parse_acls(acls_data, self.acls_path)
+        users = _parse(users_data, self.users_path, "users", parse_stored_user)
+        acls = _parse(acls_data, self.acls_path, "acls", parse_stored_acl)
         return users, acls, (_hash(users_data), _hash(acls_data))
 
     def _read(self, path: Path) -> bytes:
@@ -263,27 +264,16 @@ def _decode(data: bytes, path: Path, name: str) -> list[Any]:
     return listed
 
 
-def _parse_users(data: bytes, path: Path) -> dict[str, User]:
-    users: dict[str, User] = {}
-    for at, each in enumerate(_decode(data, path, "users")):
+def _parse(data: bytes, path: Path, name: str, parse: Callable[[object], Row]) -> dict[str, Row]:
+    """Returns the rows of the list `name`. Raises BadUsersFile."""
+    rows: dict[str, Row] = {}
+    for at, each in enumerate(_decode(data, path, name)):
         try:
-            user = parse_stored_user(each)
-        except InvalidUser as error:
-            raise BadUsersFile(f"{path}: users[{at}]: {error}") from None
-        if user.username in users:
-            raise BadUsersFile(f"{path}: users[{at}]: {user.username} is there twice")
-        users[user.username] = user
-    return users
-
-
-def _parse_acls(data: bytes, path: Path) -> dict[str, Acl]:
-    acls: dict[str, Acl] = {}
-    for at, each in enumerate(_decode(data, path, "acls")):
-        try:
-            acl = parse_stored_acl(each)
-        except InvalidAcl as error:
-            raise BadUsersFile(f"{path}: acls[{at}]: {error}") from None
-        if acl.subject in acls:
-            raise BadUsersFile(f"{path}: acls[{at}]: {acl.subject} is there twice")
-        acls[acl.subject] = acl
-    return acls
+            row = parse(each)
+        except (InvalidUser, InvalidAcl) as error:
+            raise BadUsersFile(f"{path}: {name}[{at}]: {error}") from None
+        key = key_of(row)
+        if key in rows:
+            raise BadUsersFile(f"{path}: {name}[{at}]: {key} is there twice")
+        rows[key] = row
+    return rows

@@ -63,13 +63,7 @@ class TopicAdmin(msgspec.Struct, frozen=True):
     async def wipe_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> WipeWritePermResponse:
         """Removes the write permission of every topic at a broker (205). Returns how many it has."""
         change = self.routes.wipe_write_perm(request.broker_name)
-        _tell_permissions(request.broker_name, change, call)
-        log.info(
-            "%s: wiped the write permission of %d topics of %s",
-            call.peer.address,
-            change.topics,
-            request.broker_name,
-        )
+        _tell_permissions("wiped the write permission of", request.broker_name, change, call)
         return WipeWritePermResponse(wipe_topic_count=change.topics)
 
     async def explain_wipe(self, request: RouteBrokerNameRequest, call: Call) -> Reply:
@@ -81,13 +75,7 @@ class TopicAdmin(msgspec.Struct, frozen=True):
     async def add_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> AddWritePermResponse:
         """Adds read and write permission to every topic at a broker (327). Returns how many it has."""
         change = self.routes.add_write_perm(request.broker_name)
-        _tell_permissions(request.broker_name, change, call)
-        log.info(
-            "%s: added the write permission to %d topics of %s",
-            call.peer.address,
-            change.topics,
-            request.broker_name,
-        )
+        _tell_permissions("added the write permission to", request.broker_name, change, call)
         return AddWritePermResponse(add_topic_count=change.topics)
 
     async def delete_topic(self, request: DeleteTopicRequest, call: Call) -> Empty:
@@ -113,10 +101,11 @@ class TopicAdmin(msgspec.Struct, frozen=True):
         return Empty()
 
 
-def _tell_permissions(broker_name: str, change: PermChange, call: Call) -> None:
+def _tell_permissions(what: str, broker_name: str, change: PermChange, call: Call) -> None:
     more = change.changed - len(change.before)
     rest: Mapping[str, object] = {"...": f"{more} more"} if more else {}
     call.changes[f"perm of topics at {broker_name}"] = change.before, {**change.after, **rest}
+    log.info("%s: %s %d topics of %s", call.peer.address, what, change.topics, broker_name)
 
 
 class KvAdmin(msgspec.Struct, frozen=True):
