@@ -9,6 +9,7 @@ import logging
 
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
+from keelmq.runtime.tasks import cancel_all
 from keelmq.runtime.tls.contexts import ClientTls
 from keelmq.security.signer import Signer
 from namesrv.core.values import MinIdChange
@@ -48,9 +49,7 @@ class MinIdNotifier:
 
     async def close(self) -> None:
         """Cancels the messages in flight and closes the connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         if self._client is not None:
             await self._client.close()
 

@@ -26,6 +26,7 @@ from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, W
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import cancel_all
 
 logger = logging.getLogger(__name__)
 
@@ -242,10 +243,7 @@ class SendForwarder:
 
     async def close(self) -> None:
         """Cancels the forwarding. Messages that are being forwarded get no answer."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     # -- forwarding --------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from keelmq.remoting.operations.route import (
 )
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
-from keelmq.runtime.tasks import TaskSet, wait_for_event
+from keelmq.runtime.tasks import TaskSet, cancel_all, wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -155,9 +155,7 @@ class ControllerClient:
                         return answer.controller_leader_address
                     reported_leader = reported_leader or answer.controller_leader_address or None
         finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+            await cancel_all(pending)
         return reported_leader
 
     async def _metadata(self, address: str) -> ControllerMetadata | None:

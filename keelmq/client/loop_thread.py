@@ -5,6 +5,8 @@ import logging
 import os
 import threading
 
+from keelmq.runtime.tasks import cancel_all
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,10 +68,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt):  # asyncio lets these two of a task or a hook end the loop
                 logger.exception("this does not end the thread of the clients, which others use")
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(cancel_all(asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

@@ -25,6 +25,7 @@ from keelmq.remoting.operation import Peer, Role
 from keelmq.remoting.servers.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_call import call_of
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import cancel_all
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.core.throttle import FailureThrottle
 from keelmq.security.server_access import ip_of
@@ -145,10 +146,7 @@ class ConsoleAccess:
 
     async def stop(self) -> None:
         """Ends what runs in the background. Safe to repeat."""
-        asking = list(self._asking.values())
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await cancel_all(self._asking.values())
 
     # -- log-in ------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from keelmq.remoting.client import LOST, RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.daemon_threads import in_daemon_thread
+from keelmq.runtime.tasks import cancel_all
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, optional_signer
 
@@ -95,9 +96,7 @@ class Reach:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._names.values():
-            task.cancel()
-        await asyncio.gather(*self._names.values(), return_exceptions=True)
+        await cancel_all(self._names.values())
         await self._client.close()
 
     def begin(self) -> None:

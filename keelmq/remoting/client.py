@@ -31,6 +31,7 @@ from keelmq.remoting.operation import Failed, Ok, Operation, OperationTable, Out
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.config import why_refused
 from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tasks import cancel_all
 from keelmq.runtime.tls.contexts import ClientTls, Tls
 from keelmq.runtime.tls.dial import open_tls
 from keelmq.runtime.tls.transport import TlsError
@@ -191,10 +192,7 @@ class RemotingClient:
         if self._inherited:
             return
         self._closed = True
-        connecting = list(self._connecting.values())
-        for task in connecting:
-            task.cancel()
-        await asyncio.gather(*connecting, return_exceptions=True)
+        await cancel_all(self._connecting.values())
         self._connections.clear()
         steps = StopSteps("client")
         steps.add("running handlers", self._dispatcher.close)

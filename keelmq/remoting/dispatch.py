@@ -47,6 +47,7 @@ from keelmq.remoting.operation import (
 from keelmq.remoting.turn_requests import TurnRequests
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.runtime.tasks import cancel_all
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ class Dispatcher:
             try:
                 caller = self.table.access.admit(command, peer)
             except CommandError as error:
-                self._record(command, peer, caller, error.code, error.remark, {})
+                record(self.table, command, peer, caller, error.code, error.remark, {})
                 return _error(command, error.code, error.remark)
             except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
                 return self._refusal(error, command)
@@ -170,12 +171,12 @@ class Dispatcher:
         if command.code not in self.table.handlers:
             unknown = f" request type {command.code} not supported"
             remark = self.table.unsupported.get(command.code, unknown)
-            self._record(command, peer, caller, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {})
+            record(self.table, command, peer, caller, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {})
             return _error(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         busy = self._why_busy(peer, count := _bytes_of(command))
         if busy is not None:
             remark = f"[OVERLOAD]system busy: {busy}"
-            self._record(command, peer, caller, ResponseCode.SYSTEM_BUSY, remark, {})
+            record(self.table, command, peer, caller, ResponseCode.SYSTEM_BUSY, remark, {})
             return _error(command, ResponseCode.SYSTEM_BUSY, remark)
         self._count(peer, 1, count)
         task = asyncio.get_running_loop().create_task(self._serve(command, peer, caller, count))
@@ -267,32 +268,23 @@ class Dispatcher:
             )
             result = await handler(header, call)
             if isinstance(result, Unknown):
-                self._record(command, peer, caller, OUTCOME_UNKNOWN, result.remark, changes)
+                record(self.table, command, peer, caller, OUTCOME_UNKNOWN, result.remark, changes)
                 return None  # the outcome is unknown: the caller's timeout says the same
             reply = as_reply(result)
             answered = reply or SUCCESS
-            self._record(command, peer, caller, answered.code, answered.remark, changes)
+            record(self.table, command, peer, caller, answered.code, answered.remark, changes)
             if reply is None or command.is_oneway:
                 return None
             return response_frame(command.opaque, reply.code, reply.remark, reply.header, reply.body)
         except asyncio.CancelledError:
-            self._record(command, peer, caller, OUTCOME_UNKNOWN, "the server stopped meanwhile", changes)
+            record(
+                self.table, command, peer, caller, OUTCOME_UNKNOWN, "the server stopped meanwhile", changes
+            )
             raise
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
             code, remark = answer_of(error, self._bad_request_code)
-            self._record(command, peer, caller, code, remark, changes)
+            record(self.table, command, peer, caller, code, remark, changes)
             return self._refusal(error, command)
-
-    def _record(
-        self,
-        command: RemotingCommand,
-        peer: Peer,
-        caller: Caller,
-        code: int,
-        remark: str | None,
-        changes: Changes,
-    ) -> None:
-        record(self.table, command, peer, caller, code, remark, changes)
 
     def _refusal(self, error: Exception, command: RemotingCommand) -> bytes | None:
         """Returns the response to a request whose handler raised; called inside the except block, for the
@@ -315,10 +307,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Cancels the running handlers and waits for them."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
 
 def record(

@@ -8,8 +8,8 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
@@ -64,10 +64,15 @@ class TaskSet:
 
     async def stop(self) -> None:
         """Cancels all tasks and waits for them."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
+
+
+async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancels the tasks and waits until all have ended. Their exceptions are dropped."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 async def wait_for_event(event: asyncio.Event, timeout_ms: int) -> bool:

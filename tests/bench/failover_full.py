@@ -32,6 +32,7 @@ from cli.lab.secure import secured
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.broker import GET_MAX_OFFSET, QueueRequest
+from keelmq.runtime.tasks import cancel_all
 from tests.bench.large_tables import write_tables
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results
@@ -287,9 +288,7 @@ async def _watched(group: Group) -> AsyncIterator[dict[str, Waits]]:
         await asyncio.sleep(10 * ASK_EVERY_S)  # connections are open before the fault
         yield waits
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
         await client.close()
 
 

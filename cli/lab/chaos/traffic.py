@@ -49,6 +49,7 @@ from keelmq.remoting.operations.broker_metadata import (
     ConsumerOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
+from keelmq.runtime.tasks import cancel_all
 
 TOPIC = "KeelChaos"
 SEND_TIMEOUTS_MS = (1_500, 5_000, 15_000)
@@ -139,9 +140,7 @@ class Senders:
 
     async def cancel(self) -> None:
         """Ends the senders at once; sends in progress are not waited for."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._producer.close()
 
     async def _send_all(self, sender: int, queue: MessageQueue | None, wait_s: float) -> None:
@@ -278,9 +277,7 @@ class Consumer:
 
     async def close(self) -> None:
         """Cancels the reads and closes the connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._pull.close()
         await self._offsets.close()
 

@@ -15,6 +15,7 @@ from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Operation, Unknown, Wire
+from keelmq.runtime.tasks import cancel_all
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, check_shared, optional_signer
 
@@ -223,9 +224,7 @@ async def first_of(
                 else:
                     errors.append(error)
     finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await cancel_all(waiting)
     if answers:
         return answers[0]
     raise next((error for error in errors if error.code is not None), errors[-1])

@@ -16,6 +16,7 @@ from keelmq.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Unknown
 from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest, TopicRouteData
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import cancel_all
 
 DEFAULT_TOPIC = "TBW102"
 """Its route lists the brokers that create topics automatically at the first send."""
@@ -239,10 +240,7 @@ class RouteCache:
     async def close(self) -> None:
         """Ends the refreshes. Callers that wait for one get a RouteError."""
         self._closed = True
-        tasks = list(self._refreshes.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._refreshes.values())
 
     def _refreshing(self, topic: str, borrow: bool) -> asyncio.Task[TopicRoute]:
         task = self._refreshes.get(topic)

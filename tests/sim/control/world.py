@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from keelmq.runtime.tasks import cancel_all
 from tests.sim.checkers import Violation
 from tests.sim.control.clients import Air, Broker, Client, Copy, Disk, Operator
 from tests.sim.control.model_log import ModelLog, ModelReplicator
@@ -321,12 +322,4 @@ def judge(world: ControlWorld) -> None:
         raise Violation(f"seed {world.seed} {world.conditions}: {violation}\n{story}") from None
     finally:
         world.close()
-        _drain(world.loop)
-
-
-def _drain(loop: VirtualLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        world.loop.run_until_complete(cancel_all(asyncio.all_tasks(world.loop)))

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tasks import cancel_all
 from namesrv.plugins.controller.raft import proposals
 from namesrv.plugins.controller.raft.api import AppendOutcome, Busy, Committed, NotActive, RaftSettings
 from tests.sim.raft.checkers import Checker, Violation
@@ -382,16 +383,8 @@ def run_seed(seed: int, script: Script | None = None, **changes: Any) -> World:
                     for process in world.processes.values():
                         if process.alive:
                             process.end(silently=True)
-                    _cancel_all(loop)
+                    loop.run_until_complete(cancel_all(asyncio.all_tasks(loop)))
             return world
     finally:
         logging.disable(logging.NOTSET)
         loop.close()
-
-
-def _cancel_all(loop: VirtualLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

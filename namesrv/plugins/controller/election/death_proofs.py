@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from keelmq.runtime.tasks import cancel_all
 from namesrv.plugins import BrokerKey, Liveness
 from namesrv.plugins.controller.core.death_proof import ProbeAnswer, Verdict, probe_target, verdict_of
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
@@ -69,10 +70,7 @@ class DeathProofs:
 
     async def stop(self) -> None:
         """Ends the attempts in progress."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     async def _prove(self, key: BrokerKey, suspicion: int, host: str, port: int) -> None:
         deadline_ms = self._clock() + self._config.current.controller_connection_loss_grace_ms

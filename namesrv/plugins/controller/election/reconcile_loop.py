@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from keelmq.remoting.operation import CommandError
-from keelmq.runtime.tasks import wait_for_event
+from keelmq.runtime.tasks import cancel_all, wait_for_event
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.decide import elect_event
@@ -111,10 +111,7 @@ class Elections:
 
     async def stop(self) -> None:
         """Cancels the elections in progress and waits for them."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     def applied(self, event: AnyEvent, applied: Applied) -> None:
         """Implements EventHook: raft thread, at every controller and during replay.

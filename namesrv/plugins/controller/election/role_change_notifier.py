@@ -18,6 +18,7 @@ from keelmq.remoting.operations.controller import (
     NotifyBrokerRoleChangedRequest,
     SyncStateSet,
 )
+from keelmq.runtime.tasks import cancel_all
 from keelmq.runtime.tls.contexts import ClientTls
 from keelmq.security.signer import Signer
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -53,9 +54,7 @@ class RoleChangeNotifier:
 
     async def stop(self) -> None:
         """Cancels the notifications in flight and closes the connections to brokers."""
-        for task in self._sending.values():
-            task.cancel()
-        await asyncio.gather(*self._sending.values(), return_exceptions=True)
+        await cancel_all(self._sending.values())
         if self._client is not None:
             await self._client.close()
             self._client = None
