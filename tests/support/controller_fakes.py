@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.command import RemotingCommand, decode, header_fields
-from keelmq.remoting.operation import Call, Operation, Reply, Unknown
+from keelmq.remoting.operation import Call, CommandError, Operation, Reply, Unknown
 from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
@@ -338,3 +340,10 @@ class Bench:
 
 def address(broker_id: int) -> str:
     return f"10.0.0.{broker_id}:10911"
+
+
+async def refused(awaitable: object) -> CommandError:
+    """Returns the error with which a handler refuses."""
+    with pytest.raises(CommandError) as caught:
+        await awaitable  # type: ignore[misc]
+    return caught.value

@@ -6,25 +6,17 @@ The times of the file stay as they were: no program wrote it.
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from cli.lab.chaos.damage import same_time
 from tests.support.slices import share
 
 PAGE_BYTES = 4_096
 
 
-@contextmanager
-def same_times(path: Path) -> Iterator[None]:
-    """Inside, the file may be changed: its times stay."""
-    status = path.stat()
-    yield
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def changed(path: Path, content: bytes) -> None:
     """Another content in place, with the times of the old one."""
-    with same_times(path):
+    with same_time(path):
         path.write_bytes(content)
 
 

@@ -1,10 +1,11 @@
 """Fixtures of all tests of the broker's packages."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from broker.store.message_store import MessageStore
+from keelmq.remoting.client import RemotingClient
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +28,10 @@ def _stores_are_closed() -> Iterator[None]:
         yield
     for store in opened:
         store.close(clean=False)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    made = RemotingClient()
+    yield made
+    await made.close()

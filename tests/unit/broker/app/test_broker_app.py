@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -55,13 +54,6 @@ async def max_offset(client: RemotingClient, broker: Broker) -> int:
     outcome = await client.call(broker.address, GET_MAX_OFFSET, QueueRequest(topic="T", queue_id=0))
     assert isinstance(outcome, Ok)
     return outcome.header.offset
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient()
-    yield made
-    await made.close()
 
 
 async def test_a_lone_master_keeps_its_messages_over_a_restart(

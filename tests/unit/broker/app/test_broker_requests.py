@@ -1,7 +1,6 @@
 """Requests at a broker's own port beside the data: what it refuses in words, and what it takes as a hint."""
 
 import mmap
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,6 @@ from tests.support.store_parts import FakePeer
 from tests.unit.broker.app.test_broker_app import config, send
 
 MIN_ID = MinBrokerIdChangeRequest(min_broker_id=2, min_broker_addr="10.0.0.2:10911")
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient()
-    yield made
-    await made.close()
 
 
 async def test_what_is_not_served_says_why(tmp_path: Path, client: RemotingClient) -> None:

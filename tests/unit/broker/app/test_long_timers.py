@@ -1,10 +1,7 @@
 """A whole broker: a timer that is due after its file of the log is old is still there when it is due."""
 
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from broker.app.broker import Broker
 from broker.message.delay_levels import TIMER_TOPIC
@@ -13,13 +10,6 @@ from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
 from tests.support.server_parts import until
 from tests.unit.broker.app.test_broker_app import config, send
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient()
-    yield made
-    await made.close()
 
 
 async def test_retention_rolls_a_timer(client: RemotingClient, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from broker.message.delay_levels import SCHEDULE_TOPIC
 from broker.message.record import tag_code, tags_code
 from broker.store import entry_check
-from broker.store import scrub as scrub_module
 from broker.store.entry_check import EntryCheck, expected_units
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BATCH_UNIT_BYTES
@@ -31,15 +30,11 @@ from tests.unit.broker.store.test_inner_batch import confirm, messages, open_bat
 from tests.unit.broker.store.test_inner_batch import items as batch_of
 from tests.unit.broker.store.test_scrub import scrub_of, whole_round
 
+pytestmark = pytest.mark.usefixtures("small_slices")
+
 COUNT = 30
 TAGS = ("a", "b")
 ALL = [b"message %02d" % number for number in range(COUNT)]
-
-
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub_module, "SLICE_BYTES", 1_000)
-    monkeypatch.setattr("broker.store.log_check.PIECE_BYTES", 500)
 
 
 def filled(root: Path) -> MessageStore:

@@ -13,6 +13,8 @@ from tests.unit.broker.ha.test_ha_service import until
 from tests.unit.broker.store.test_damaged_log import flip, of_queue, read, write, zero
 from tests.unit.broker.store.test_damaged_log import records as records_of_all
 
+pytestmark = pytest.mark.usefixtures("small_slices")
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -34,12 +36,6 @@ async def whole_round(scrub: Scrub) -> int:
         steps += 1
     assert scrub.rounds == rounds + 1
     return steps
-
-
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub_module, "SLICE_BYTES", 1_000)
-    monkeypatch.setattr("broker.store.log_check.PIECE_BYTES", 500)
 
 
 @pytest.mark.parametrize("cached_bytes", [0, 1 << 30])

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import scrub as scrub_module
 from broker.store.log.mapped_file import StoreError
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import UNIT_BYTES
 from broker.store.queue.queue_ends import FILE_NAME as ENDS_NAME
-from tests.support.file_damage import changed, content_of, put_back, same_times, times_of
+from cli.lab.chaos.damage import same_time
+from tests.support.file_damage import changed, content_of, put_back, times_of
 from tests.support.slices import share
 from tests.support.store_parts import QUEUE_FILE_BYTES, bodies, crash, open_store, put, put_many
 from tests.unit.broker.store.test_inner_batch import confirm, messages, open_batches, put_items
 from tests.unit.broker.store.test_inner_batch import items as batch_of
 from tests.unit.broker.store.test_lost_units import readable
 from tests.unit.broker.store.test_scrub import scrub_of, whole_round
+
+pytestmark = pytest.mark.usefixtures("small_slices")
 
 COUNT = 60
 """Messages in each of two queues."""
@@ -33,7 +35,7 @@ def queue_file(root: Path, number: int = 0, *, size: int = QUEUE_FILE_BYTES, que
 
 
 def cut(path: Path, size: int) -> None:
-    with same_times(path):
+    with same_time(path):
         os.truncate(path, size)
 
 
@@ -217,9 +219,3 @@ def test_another_size_is_refused_as_before(tmp_path: Path, clean: bool) -> None:
     with pytest.raises(StoreError, match=f"set mappedFileSizeConsumeQueue={QUEUE_FILE_BYTES}"):
         open_store(tmp_path, consume_queue_file_bytes=6_000_000)
     assert content_of(tmp_path) == before
-
-
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub_module, "SLICE_BYTES", 1_000)
-    monkeypatch.setattr("broker.store.log_check.PIECE_BYTES", 500)

@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,13 +53,6 @@ class FailingDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FailingDisk:
     return FailingDisk(monkeypatch)
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient()
-    yield made
-    await made.close()
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,12 +107,6 @@ class World(InThread):
             subscriptionSet=subscription,
         )
         return Reply(body=body)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("broker")).running() as world:
-        yield world
 
 
 def ran(*args: str, code: int = 0) -> Result:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ ASKING = (
     "wipeWritePerm", "resetOffsetByTime", "skipAccumulatedMessage", "removeController", "removeBroker",
     "deleteKvConfig",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("broker")).running() as world:
-        yield world
 
 
 def typed(answer: str, *args: str) -> Result:

@@ -1,7 +1,5 @@
 """mqadmin tells the truth: why a send finds no broker, what is not there, and hints that fit their cause."""
 
-from collections.abc import Iterator
-
 import pytest
 import typer
 
@@ -14,12 +12,6 @@ from tests.support.admin_parts import DEAD, mqadmin
 from tests.unit.cli.mqadmin.test_mqadmin_broker import TOPIC, World
 
 CONTROLLERS_ONLY = ("getControllerMetaData", "getControllerConfig", "getElections")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("broker")).running() as world:
-        yield world
 
 
 def test_every_command_takes_n() -> None:

@@ -47,12 +47,6 @@ class NameServers(InThread):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("broker")).running() as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
 def name_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServers]:
     with NameServers(tmp_path_factory.mktemp("kv")).running() as servers:
         yield servers

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,6 @@ from tests.support.admin_parts import DEAD
 from tests.unit.cli.mqadmin.test_mqadmin_broker import GROUP, TOPIC, World, ran, usage, value
 
 NAME = "MessageQueue [topic=orders, brokerName=broker-a, queueId={}]"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("broker")).running() as world:
-        yield world
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
@@ -28,12 +28,6 @@ from tests.unit.cli.mqadmin.test_mqadmin_broker import World, ran, value
 ID, SENT_MS = "AC1100010000000000000001", 1_795_240_973_000
 WHEN = datetime.fromtimestamp(SENT_MS / 1000).strftime("%Y-%m-%d %H:%M:%S")
 LINE = "%-10s %-20s %-20s %-20s %-10s %s"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("broker")).running() as world:
-        yield world
 
 
 def sent(msg_id: str = ID, *, success: bool = True) -> TraceRecord:

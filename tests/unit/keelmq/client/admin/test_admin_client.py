@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from tests.support.admin_parts import DEAD, hanging
 from tests.support.fake_cluster import FakeNameServer, Server
 
 FRAMES = Path(__file__).parents[4] / "fixtures" / "frames"
-
-
-@pytest.fixture
-async def admin() -> AsyncIterator[AdminClient]:
-    async with AdminClient() as client:
-        yield client
 
 
 class Controller(Server):

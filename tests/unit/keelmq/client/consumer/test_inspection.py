@@ -1,6 +1,5 @@
 """What a consumer tells operators about itself: mqadmin's questions, by way of a real broker."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -32,12 +31,6 @@ from tests.support.store_parts import FakePeer
 __all__ = ["broker"]
 
 FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET)
-
-
-@pytest.fixture
-async def admin() -> AsyncIterator[AdminClient]:
-    async with AdminClient() as admin:
-        yield admin
 
 
 def table_of(info: dict[str, Any], topic: str) -> dict[QueueKey, dict[str, Any]]:

@@ -146,19 +146,6 @@ def test_properties_are_read_leniently() -> None:
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    async with FakeBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-async def name_server(broker: FakeBroker) -> AsyncIterator[FakeNameServer]:
-    async with FakeNameServer() as server:
-        server.routes[TOPIC] = {0: broker.address}
-        yield server
-
-
-@pytest.fixture
 async def consumer(name_server: FakeNameServer) -> AsyncIterator[PullConsumer]:
     async with PullConsumer(name_server.address, "cg") as consumer:
         yield consumer

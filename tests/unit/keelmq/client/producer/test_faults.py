@@ -16,7 +16,7 @@ from keelmq.remoting.codes import ResponseCode
 from tests.support.client_parts import until
 from tests.support.fake_cluster import FakeBroker, FakeNameServer
 
-TOPIC = "T"
+TOPIC = "TopicX"
 Answers = list[SendResult | SendError]
 
 
@@ -25,13 +25,6 @@ async def broker() -> AsyncIterator[FakeBroker]:
     async with FakeBroker() as broker:
         yield broker
         broker.hold.set()
-
-
-@pytest.fixture
-async def name_server(broker: FakeBroker) -> AsyncIterator[FakeNameServer]:
-    async with FakeNameServer() as server:
-        server.routes[TOPIC] = {0: broker.address}
-        yield server
 
 
 # -- close() ------------------------------------------------------------------------------------------------

@@ -14,19 +14,6 @@ TOPIC = "TopicX"
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    async with FakeBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-async def name_server(broker: FakeBroker) -> AsyncIterator[FakeNameServer]:
-    async with FakeNameServer() as server:
-        server.routes[TOPIC] = {0: broker.address}
-        yield server
-
-
-@pytest.fixture
 async def producer(name_server: FakeNameServer) -> AsyncIterator[Producer]:
     async with Producer(name_server.address, "group-x") as producer:
         yield producer

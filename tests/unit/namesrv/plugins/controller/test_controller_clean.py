@@ -1,29 +1,15 @@
 """1011: what is forgotten, what is refused, and what survives even that: epochs and ids (pitfalls 30-33)."""
 
-from pathlib import Path
-
 import pytest
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.events import CleanBrokerData
 from namesrv.plugins.controller.core.state import Cleaned
-from tests.support.controller_fakes import CLUSTER, GROUP, Bench
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, refused
 
 CLEAN_REFUSED = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-async def refused(awaitable: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        await awaitable  # type: ignore[misc]
-    return caught.value
 
 
 async def next_id(bench: Bench, cluster: str = CLUSTER) -> int:

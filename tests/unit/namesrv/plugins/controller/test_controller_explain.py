@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError, Reply
+from keelmq.remoting.operation import Reply
 from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.events import ElectMaster
@@ -18,18 +18,7 @@ from namesrv.plugins.controller.core.history import (
 )
 from namesrv.plugins.controller.core.state import PastElection, State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
-from tests.support.controller_fakes import CLUSTER, GROUP, Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-async def refused(awaitable: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        await awaitable  # type: ignore[misc]
-    return caught.value
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, refused
 
 
 def explanation(reply: Reply) -> wire.ElectionExplanation:

@@ -13,18 +13,7 @@ from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.raft.api import Busy, NotActive
-from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address, turns
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-async def refused(awaitable: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        await awaitable  # type: ignore[misc]
-    return caught.value
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address, refused, turns
 
 
 async def test_the_life_of_a_broker_set(bench: Bench) -> None:

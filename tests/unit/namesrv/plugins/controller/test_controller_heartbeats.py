@@ -1,7 +1,6 @@
 """904 on the controller's data path: what it costs, and that every way of saying it is understood alike."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -43,11 +42,6 @@ class Transport(asyncio.Transport):
         return False
 
     def close(self) -> None: ...
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 def exchange(bench: Bench, *frames: bytes) -> list[RemotingCommand]:

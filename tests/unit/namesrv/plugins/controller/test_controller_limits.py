@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.decide import decide_apply_broker_id
@@ -15,13 +14,7 @@ from namesrv.plugins.controller.core.rules import GROUP_BROKERS_MAX, TEXT_BYTES_
 from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
 from namesrv.plugins.controller.core.transfer import import_events
-from tests.support.controller_fakes import CLUSTER, GROUP, Bench
-
-
-async def refused(awaitable: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        await awaitable  # type: ignore[misc]
-    return caught.value
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, refused
 
 
 async def invent(bench: Bench, name: str) -> None:

@@ -8,25 +8,13 @@ from msgspec.structs import replace
 
 from broker.core.lease import GRACE_MS
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.config import AT_RUN_TIME, LEASE_GRACE_MS, ControllerConfig
 from namesrv.plugins.controller.core.events import UpdateConfig, decode_event
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.election import reconcile_loop
 from namesrv.plugins.controller.settings import BLACK_LIST, LiveConfig
-from tests.support.controller_fakes import Bench, config, turns
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-async def refused(awaitable: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        await awaitable  # type: ignore[misc]
-    return caught.value
+from tests.support.controller_fakes import Bench, config, refused, turns
 
 
 async def shown(bench: Bench) -> dict[str, str]:

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.events import (
@@ -38,13 +37,7 @@ from namesrv.plugins.controller.core.transfer import (
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft.api import NotActive
 from namesrv.plugins.controller.raft.proposals import EVENT_BYTES_MAX
-from tests.support.controller_fakes import GROUP, Bench
-
-
-async def refused(awaitable: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        await awaitable  # type: ignore[misc]
-    return caught.value
+from tests.support.controller_fakes import GROUP, Bench, refused
 
 
 async def lived(tmp_path: Path) -> Bench:

@@ -132,11 +132,6 @@ async def test_a_port_of_ours_takes_no_offence(mode: Mode, caplog: pytest.LogCap
 # -- the controller ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
 def peer_of(bench: Bench, broker_id: int, host: str = "") -> FakePeer:
     """The broker's own host, unless another one is given."""
     peer = bench.peers[broker_id]

@@ -20,7 +20,7 @@ from namesrv.plugins.controller.raft.api import TlsFiles
 from namesrv.plugins.controller.raft.codec import AppendEntries, Hello, RequestVote, encode
 from namesrv.plugins.controller.raft.transport.channel import Channel, KeyChannel, PlainChannel
 from namesrv.plugins.controller.replicator import Committed
-from tests.support.raft_attackers import KeyOutfit, Outfit, Talk, TlsOutfit, talk_to, tls_client
+from tests.support.raft_attackers import KeyOutfit, Outfit, Talk, TlsOutfit, Touch, talk_to, tls_client
 from tests.support.raft_certificates import Authority
 from tests.support.raft_group import SECRET, Group, until
 
@@ -49,16 +49,6 @@ async def refused(group: Group, reason: str, name: str = "n0") -> None:
 
 def hello(sender: str = "n1", receiver: str = "n0", cluster: str = "group", version: int = 1) -> bytes:
     return encode(Hello(version, cluster, sender, receiver, ""))
-
-
-class Touch:
-    """Its pickle makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
 
 
 def stock(message: object) -> bytes:

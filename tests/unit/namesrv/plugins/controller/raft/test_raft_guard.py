@@ -22,6 +22,7 @@ from namesrv.plugins.controller.raft.codec import (
 from namesrv.plugins.controller.raft.prevote import PreVote
 from namesrv.plugins.controller.raft.storage.snapshot import Snapshot, encode_snapshot
 from namesrv.plugins.controller.replicator import prepare_library
+from tests.support.raft_attackers import Touch
 from tests.support.raft_group import ListMachine, QuietMember, elect, kinds, no_ops
 from tests.support.reach_in import library_part
 
@@ -245,18 +246,8 @@ def test_prevote_table() -> None:
     assert not voter.granted("c", 3, 3, 0.0)  # gave way
 
 
-class Explosive:
-    """Creates a file when unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
-
-
 def test_no_pickle_is_ever_parsed(tmp_path: Path) -> None:
-    bomb = pickle.dumps(Explosive(tmp_path / "boom"), 2)
+    bomb = pickle.dumps(Touch(tmp_path / "boom"), 2)
     with QuietMember(tmp_path) as member:
         member.member.link_frame("n1", bomb)
         member.member.link_frame("n1", codec.encode({"type": "append_entries", "data": bomb}))

@@ -12,6 +12,7 @@ from namesrv.plugins.controller import replicator
 from namesrv.plugins.controller.raft import proposals, replica
 from namesrv.plugins.controller.raft.storage import files, snapshot
 from namesrv.plugins.controller.raft.storage.journal import Journal
+from tests.support.raft_attackers import Touch
 from tests.support.raft_group import Group, QuietMember, until
 from tests.support.reach_in import library_part
 
@@ -84,16 +85,6 @@ def test_a_private_method_that_is_gone_is_refused(name: str, monkeypatch: pytest
     monkeypatch.delattr(SyncObj, name)
     with pytest.raises(Exception, match=f"lacks SyncObj.{name}"):
         replicator.prepare_library()
-
-
-class Touch:
-    """Its pickle makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
 
 
 @pytest.mark.parametrize("name", ["raft.vote", "raft.snapshot", "raft.standing", "raft.journal", "raft.lock"])
