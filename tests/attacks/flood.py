@@ -7,6 +7,7 @@ import json
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from tests.attacks.attacker import Attacker, request_of
@@ -39,7 +40,6 @@ def flood(
             late = time.monotonic() - began > SERVED_S
             return Outcome(saw.code == -3 or served.code != 0 or late, f"others are served; it: {saw}")
 
-        done.__module__ = how.__module__
         attack(id, name, asset=OTHERS, success=success, open=False)(done)
         return how
 
@@ -76,9 +76,32 @@ async def held(attacker: Attacker, server: str, first: bytes = b"", count: int =
         return Answer(0, f"{opened} connections")
 
 
-@flood("flood/connections", f"opens {CONNECTIONS} connections to the broker and sends nothing")
-async def connections(attacker: Attacker) -> Answer:
-    return await held(attacker, "broker")
+HELD: Final = (
+    (
+        "connections",
+        f"opens {CONNECTIONS} connections to the broker and sends nothing",
+        "broker",
+        b"",
+        CONNECTIONS,
+    ),
+    ("ha-connections", "opens 100 connections to the HA port and sends nothing", "ha", b"", 100),
+    (
+        "half-frames",
+        "announces frames of 16 MiB on 100 connections and sends a byte of each",
+        "broker",
+        struct.pack(">II", FRAME_BYTES - 8, 100) + b"{",
+        100,
+    ),
+    (
+        "half-hello",
+        "begins TLS on 200 connections and stays there",
+        "broker",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        200,
+    ),
+)
+for id, name, server, first, count in HELD:
+    flood(f"flood/{id}", name)(partial(held, server=server, first=first, count=count))
 
 
 @attack(
@@ -108,27 +131,12 @@ async def controller_connections(attacker: Attacker) -> Answer:
     return answer
 
 
-@flood("flood/ha-connections", "opens 100 connections to the HA port and sends nothing")
-async def ha_connections(attacker: Attacker) -> Answer:
-    return await held(attacker, "ha", count=100)
-
-
 @flood("flood/http-connections", f"opens {CONNECTIONS} connections to an HTTP port and sends nothing")
 async def http_connections(attacker: Attacker) -> Answer:
     attacker.stage.addresses["http of broker"] = attacker.stage.http_addresses["broker"]
     async with many(attacker, "http of broker", CONNECTIONS):
         answer = await attacker.http("broker", "GET", "/livez")
     return answer if answer.code == 200 else NOT_SERVED
-
-
-@flood("flood/half-frames", "announces frames of 16 MiB on 100 connections and sends a byte of each")
-async def half_frames(attacker: Attacker) -> Answer:
-    return await held(attacker, "broker", struct.pack(">II", FRAME_BYTES - 8, 100) + b"{", 100)
-
-
-@flood("flood/half-hello", "begins TLS on 200 connections and stays there")
-async def half_hello(attacker: Attacker) -> Answer:
-    return await held(attacker, "broker", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 200)
 
 
 @flood("flood/large-frame", "announces a frame of 2 GiB")

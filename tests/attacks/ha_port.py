@@ -5,6 +5,7 @@ import os
 import ssl
 import struct
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Final
 
@@ -12,7 +13,7 @@ from broker.ha.core.hello import CHALLENGE, HEAD, Group, SlaveHello
 from tests.attacks.attacker import DEFAULT, Attacker, Tls
 from tests.attacks.frames import Identity
 from tests.attacks.line import GONE, Line, dialled, happens
-from tests.attacks.model import Outcome, attack
+from tests.attacks.model import How, Outcome, attack
 from tests.attacks.replica import LOG
 from tests.attacks.stage import ADMIN, BROKER_NAME, CLUSTER_NAME, HOST, MEMBER, MEMBER_NAME, SECRET, Stage
 from tests.attacks.tls import showing
@@ -155,86 +156,55 @@ async def with_hello(attacker: Attacker, make: Callable[[Line], bytes], tls: Tls
         return refused(error)
 
 
-@attack(
-    "replica/ha-wrong-secret",
-    "proves its membership at the HA port with a secret that it has guessed",
-    asset=LOG,
-    success="the master answers",
-    answer=CLOSED,
+def at_ha_port(id: str, name: str) -> Callable[[How], How]:
+    """Declares an attack after which the master must not answer."""
+    return attack(f"replica/{id}", name, asset=LOG, success="the master answers", answer=CLOSED)
+
+
+async def proving(attacker: Attacker, hello: Callable[[bytes], SlaveHello]) -> Outcome:
+    return await with_hello(attacker, lambda line: hello(line.binding).start())
+
+
+HELLOS: Final[tuple[tuple[str, str, Callable[[bytes], SlaveHello]], ...]] = (
+    (
+        "ha-wrong-secret",
+        "proves its membership at the HA port with a secret that it has guessed",
+        lambda binding: hello_of(Identity(MEMBER.name, "guessed"), binding),
+    ),
+    (
+        "ha-administrator",
+        "proves its membership at the HA port with the administrator's credentials",
+        lambda binding: hello_of(ADMIN, binding),
+    ),
+    (
+        "ha-other-group",
+        "has the secret, but is of another broker group, and copies this one's log",
+        lambda binding: hello_of(MEMBER, binding, broker_name="broker-b"),
+    ),
+    (
+        "ha-relay",
+        "ends the TLS of a replica, and passes its hello on over a connection of its own",
+        lambda binding: hello_of(MEMBER, b"of another connection"),
+    ),
 )
-async def ha_wrong_secret(attacker: Attacker) -> Outcome:
-    return await with_hello(
-        attacker, lambda line: hello_of(Identity(MEMBER.name, "guessed"), line.binding).start()
-    )
+for id, name, hello in HELLOS:
+    at_ha_port(id, name)(partial(proving, hello=hello))
 
 
-@attack(
-    "replica/ha-administrator",
-    "proves its membership at the HA port with the administrator's credentials",
-    asset=LOG,
-    success="the master answers",
-    answer=CLOSED,
-)
-async def ha_administrator(attacker: Attacker) -> Outcome:
-    return await with_hello(attacker, lambda line: hello_of(ADMIN, line.binding).start())
+@at_ha_port("ha-plain-hello", "has a replica's hello cross the network without TLS")
+async def ha_plain_hello(attacker: Attacker) -> Outcome:
+    return await with_hello(attacker, lambda line: hello_of(MEMBER, line.binding).start(), None)
 
 
-@attack(
-    "replica/ha-other-group",
-    "has the secret, but is of another broker group, and copies this one's log",
-    asset=LOG,
-    success="the master answers",
-    answer=CLOSED,
-)
-async def ha_other_group(attacker: Attacker) -> Outcome:
-    return await with_hello(
-        attacker, lambda line: hello_of(MEMBER, line.binding, broker_name="broker-b").start()
-    )
-
-
-@attack(
-    "replica/ha-replay",
-    "sends the hello and the proof of a replica again, which it has captured",
-    asset=LOG,
-    success="the master answers",
-    answer=CLOSED,
-)
+@at_ha_port("ha-replay", "sends the hello and the proof of a replica again, which it has captured")
 async def ha_replay(attacker: Attacker) -> Outcome:
     captured = await proves_membership(attacker.stage) if attacker.stage.is_closed else b""
     return await with_hello(attacker, lambda line: captured)
 
 
-@attack(
-    "replica/ha-relay",
-    "ends the TLS of a replica, and passes its hello on over a connection of its own",
-    asset=LOG,
-    success="the master answers",
-    answer=CLOSED,
-)
-async def ha_relay(attacker: Attacker) -> Outcome:
-    return await with_hello(attacker, lambda line: hello_of(MEMBER, b"of another connection").start())
-
-
-@attack(
-    "replica/ha-certificate",
-    "shows the HA port a member's certificate of another CA",
-    asset=LOG,
-    success="the master answers",
-    answer=CLOSED,
-)
+@at_ha_port("ha-certificate", "shows the HA port a member's certificate of another CA")
 async def ha_certificate(attacker: Attacker) -> Outcome:
     context: ssl.SSLContext | None = None
     if attacker.stage.is_closed:
         context = showing(attacker.stage.foreign.issue(MEMBER_NAME, stem="for-ha"))
     return await with_hello(attacker, lambda line: struct.pack(">ihhq", 1, 0, 2, 2), context)
-
-
-@attack(
-    "replica/ha-plain-hello",
-    "has a replica's hello cross the network without TLS",
-    asset=LOG,
-    success="the master answers",
-    answer=CLOSED,
-)
-async def ha_plain_hello(attacker: Attacker) -> Outcome:
-    return await with_hello(attacker, lambda line: hello_of(MEMBER, line.binding).start(), None)

@@ -1,6 +1,6 @@
 """How attacks are judged: by the code of the answer, or by what can be seen afterwards."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tests.attacks.attacker import Attacker
 from tests.attacks.frames import CLOSED, Answer, Identity
@@ -42,11 +42,12 @@ def one_request(
     answer: str = "",
     ruins: bool = False,
     open: bool = True,
+    judge: Callable[[Answer], Outcome] = carried_out,
 ) -> None:
-    """Declares an attack of one request, which succeeds with code 0."""
+    """Declares an attack of one request. judge: carried_out or admitted."""
 
     async def how(attacker: Attacker) -> Outcome:
-        return carried_out(await attacker.ask(server, code, fields, body, by=by))
+        return judge(await attacker.ask(server, code, fields, body, by=by))
 
-    success = f"{code} is carried out"
+    success = f"{code} is carried out" if judge is carried_out else f"the {server} lets it through"
     attack(id, name, asset=asset, success=success, answer=answer, ruins=ruins, open=open)(how)

@@ -1,6 +1,7 @@
 """Attacks on a master's log and its route: retention, unclean elections, controllers, false registrations."""
 
 import json
+from functools import partial
 from typing import Any, Final
 
 from tests.attacks.attacker import Attacker, request_of
@@ -102,16 +103,16 @@ one_request(
 )  # fmt: skip
 
 
-@attack(
+one_request(
     "log/transfer-leader",
     "moves the leadership of the controllers (29023)",
+    "controller",
+    29023,
+    {"controllerId": "n9"},
     asset=CONTROLLERS,
-    success="the controller lets it through",
     answer=UNSIGNED,
+    judge=admitted,
 )
-async def transfer_leader(attacker: Attacker) -> Outcome:
-    return admitted(await attacker.ask("controller", 29023, {"controllerId": "n9"}))
-
 
 for suffix, by, answer in (("", None, UNSIGNED), ("-as-user", MALLORY, NO_RIGHTS)):
     for code, id, name, fields in (
@@ -130,38 +131,28 @@ for suffix, by, answer in (("", None, UNSIGNED), ("-as-user", MALLORY, NO_RIGHTS
         one_request(f"log/{id}{suffix}", name, "broker", code, fields, by=by, asset=LOG, answer=answer)
 
 
-@attack(
-    "log/backup",
-    "has the broker copy all messages to a directory (29041)",
-    asset=LOG,
-    success="the broker lets it through",
-    answer=UNSIGNED,
-)
-async def backup(attacker: Attacker) -> Outcome:
-    return admitted(await attacker.ask("broker", 29041, {"backupName": "stolen", "bytesPerSecond": 0}))
-
-
-@attack(
-    "log/backup-as-user",
-    "a user with rights to topics has the broker copy all messages to a directory (29041)",
-    asset=LOG,
-    success="the broker lets it through",
-    answer=NO_RIGHTS,
-)
-async def backup_as_user(attacker: Attacker) -> Outcome:
+for id, name, by, answer in (
+    ("log/backup", "has the broker copy all messages to a directory (29041)", None, UNSIGNED),
+    (
+        "log/backup-as-user",
+        "a user with rights to topics has the broker copy all messages to a directory (29041)",
+        MALLORY,
+        NO_RIGHTS,
+    ),
+):
     fields = {"backupName": "stolen", "bytesPerSecond": 0}
-    return admitted(await attacker.ask("broker", 29041, fields, by=MALLORY))
-
-
-@attack(
+    one_request(id, name, "broker", 29041, fields, by=by, asset=LOG, answer=answer, judge=admitted)
+one_request(
     "log/import-state",
     "imports another state of the controllers (29014)",
+    "controller",
+    29014,
+    {},
+    b"{}",
     asset=CONTROLLERS,
-    success="the controller lets it through",
     answer=UNSIGNED,
+    judge=admitted,
 )
-async def import_state(attacker: Attacker) -> Outcome:
-    return admitted(await attacker.ask("controller", 29014, {}, b"{}"))
 
 
 @attack(
@@ -210,18 +201,6 @@ def _master(route: dict[str, Any]) -> str:
     )
 
 
-@attack(
-    "log/false-route",
-    "registers itself at the name server as the master of the group (103)",
-    asset=ROUTE,
-    success="clients of alice's topic are sent to the attacker",
-    answer=UNSIGNED,
-    ruins=True,
-)
-async def false_route(attacker: Attacker) -> Outcome:
-    return await _registered(attacker, BROKER_NAME)
-
-
 async def _registered(attacker: Attacker, broker_name: str) -> Outcome:
     address = f"{attacker.source}:6666"
     fields = {
@@ -248,16 +227,18 @@ async def _registered(attacker: Attacker, broker_name: str) -> Outcome:
     return seen(address in json.dumps(route), answer)
 
 
-@attack(
-    "log/another-broker",
-    "registers a broker of its own for alice's topic (103)",
-    asset=ROUTE,
-    success="clients of alice's topic are sent to the attacker",
-    answer=UNSIGNED,
-    ruins=True,
-)
-async def another_broker(attacker: Attacker) -> Outcome:
-    return await _registered(attacker, "broker-evil")
+for id, name, broker_name in (
+    ("log/false-route", "registers itself at the name server as the master of the group (103)", BROKER_NAME),
+    ("log/another-broker", "registers a broker of its own for alice's topic (103)", "broker-evil"),
+):
+    attack(
+        id,
+        name,
+        asset=ROUTE,
+        success="clients of alice's topic are sent to the attacker",
+        answer=UNSIGNED,
+        ruins=True,
+    )(partial(_registered, broker_name=broker_name))
 
 
 @attack(
@@ -333,17 +314,17 @@ async def clean_broker(attacker: Attacker) -> Outcome:
     return carried_out(await attacker.ask("controller", 1011, fields))
 
 
-@attack(
+one_request(
     "log/elect",
     "elects another master (1002)",
+    "controller",
+    1002,
+    {"clusterName": CLUSTER_NAME, "brokerName": BROKER_NAME, "brokerId": 2, "designateElect": True},
     asset=ELECTIONS,
-    success="the controller lets it through",
     answer=UNSIGNED,
     ruins=True,
+    judge=admitted,
 )
-async def elect(attacker: Attacker) -> Outcome:
-    fields = {"clusterName": CLUSTER_NAME, "brokerName": BROKER_NAME, "brokerId": 2, "designateElect": True}
-    return admitted(await attacker.ask("controller", 1002, fields))
 
 
 @attack(
@@ -359,17 +340,18 @@ async def elect_by_http(attacker: Attacker) -> Outcome:
     return answered_by_http(await attacker.http("controller", "POST", path, json={}))
 
 
-@attack(
+one_request(
     "log/elect-as-user",
     "a user with rights to topics elects another master (1002)",
+    "controller",
+    1002,
+    {"clusterName": CLUSTER_NAME, "brokerName": BROKER_NAME, "brokerId": -1},
+    by=MALLORY,
     asset=ELECTIONS,
-    success="the controller lets it through",
     answer=NO_RIGHTS,
     ruins=True,
+    judge=admitted,
 )
-async def elect_as_user(attacker: Attacker) -> Outcome:
-    fields = {"clusterName": CLUSTER_NAME, "brokerName": BROKER_NAME, "brokerId": -1}
-    return admitted(await attacker.ask("controller", 1002, fields, by=MALLORY))
 
 
 @attack(

@@ -6,6 +6,7 @@ careless, or one of our own members."""
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -198,50 +199,42 @@ def injected(attacker: Attacker) -> list[str]:
     return found
 
 
-async def into_lines(
-    attacker: Attacker, server: str, code: int, keys: tuple[str, ...], by: Identity | None
-) -> Outcome:
+async def into_lines(attacker: Attacker, server: str, code: int, keys: tuple[str, ...]) -> Outcome:
     """Values with line ends in all forms: none may become a line of a file that is read at the next start."""
     answer = Answer(0)
     for form in INTO_LINES:
         for key in keys:
-            answer = await attacker.ask(server, code, {}, (form % key).encode(), by=by, proof=True)
+            answer = await attacker.ask(
+                server, code, {}, (form % key).encode(), by=attacker.stage.power, proof=True
+            )
     files = injected(attacker)
     return Outcome(bool(files), f"files: {files}" if files else str(answer)[:200])
 
 
-@attack(
-    "name/broker-setting",
-    "hides another setting behind a line end in a value (25)",
-    asset="settings",
-    success="a file has the hidden setting in a line of its own",
-    open=False,
-)
-async def broker_setting(attacker: Attacker) -> Outcome:
-    return await into_lines(attacker, "broker", 25, ("deleteWhen", "fileReservedTime"), attacker.stage.power)
-
-
-@attack(
-    "name/namesrv-setting",
-    "the same at the name server (318)",
-    asset="settings",
-    success="a file has the hidden setting in a line of its own",
-    open=False,
-)
-async def namesrv_setting(attacker: Attacker) -> Outcome:
-    return await into_lines(attacker, "namesrv", 318, ("supportActingMaster",), attacker.stage.power)
-
-
-@attack(
-    "name/controller-setting",
-    "the same at the controller (1009)",
-    asset="settings",
-    success="a file has the hidden setting in a line of its own",
-    open=False,
-)
-async def controller_setting(attacker: Attacker) -> Outcome:
-    return await into_lines(attacker, "controller", 1009, ("enableElectUncleanMaster",), attacker.stage.power)
-
+for id, name, server, code, keys in (
+    (
+        "name/broker-setting",
+        "hides another setting behind a line end in a value (25)",
+        "broker",
+        25,
+        ("deleteWhen", "fileReservedTime"),
+    ),
+    ("name/namesrv-setting", "the same at the name server (318)", "namesrv", 318, ("supportActingMaster",)),
+    (
+        "name/controller-setting",
+        "the same at the controller (1009)",
+        "controller",
+        1009,
+        ("enableElectUncleanMaster",),
+    ),
+):
+    attack(
+        id,
+        name,
+        asset="settings",
+        success="a file has the hidden setting in a line of its own",
+        open=False,
+    )(partial(into_lines, server=server, code=code, keys=keys))
 
 SECURITY_KEYS: Final = (
     b"authenticationEnabled=false\n",

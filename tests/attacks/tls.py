@@ -5,7 +5,8 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 from namesrv.plugins.controller.raft.api import TlsFiles
 from tests.attacks.attacker import Attacker, request_of
+from tests.attacks.chains import signed_by_client
 from tests.attacks.judging import carried_out
 from tests.attacks.line import GONE
 from tests.attacks.model import Outcome, attack
-from tests.attacks.stage import BROKER_NAME, CLUSTER_NAME, MEMBER_NAME
+from tests.attacks.stage import BROKER_NAME, CLUSTER_NAME, MEMBER_NAME, Stage
 from tests.support.raft_certificates import Authority
 
 GROUP: Final = {"clusterName": CLUSTER_NAME, "brokerName": BROKER_NAME}
@@ -44,62 +46,67 @@ async def with_certificate(attacker: Attacker, files: TlsFiles) -> Outcome:
     return carried_out(await attacker.send("controller", request_of(1012, GROUP), tls=showing(files)))
 
 
-@attack(
-    "tls/foreign-certificate",
-    "shows a certificate with a member's name, signed by another CA",
-    asset=MEMBERSHIP,
-    success="it gets a broker id",
-    answer="closed",
+async def with_certificate_of(attacker: Attacker, files_of: Callable[[Stage], TlsFiles]) -> Outcome:
+    return await with_certificate(attacker, files_of(attacker.stage))
+
+
+def own_ca_in_chain(stage: Stage) -> TlsFiles:
+    files = stage.foreign.issue(MEMBER_NAME, stem="chained")
+    chain = files.certificate.read_bytes() + stage.authority.pem + stage.foreign.pem
+    files.certificate.write_bytes(chain)
+    return files
+
+
+CERTIFICATES: Final[tuple[tuple[str, str, Callable[[Stage], TlsFiles], str], ...]] = (
+    (
+        "foreign-certificate",
+        "shows a certificate with a member's name, signed by another CA",
+        lambda stage: stage.foreign.issue(MEMBER_NAME, "localhost"),
+        "closed",
+    ),
+    (
+        "same-ca-name",
+        "the same, and the other CA has the name of ours",
+        lambda stage: Authority(stage.directory / "twin", name="of the cluster").issue(
+            MEMBER_NAME, "localhost"
+        ),
+        "closed",
+    ),
+    (
+        "expired-certificate",
+        "shows a member's certificate that has expired",
+        lambda stage: stage.authority.issue(MEMBER_NAME, days=(-9, -1), stem="expired"),
+        "closed",
+    ),
+    (
+        "future-certificate",
+        "shows a member's certificate that is not valid yet",
+        lambda stage: stage.authority.issue(MEMBER_NAME, days=(1, 9), stem="future"),
+        "closed",
+    ),
+    (
+        "other-name",
+        "shows a certificate of our CA that has no member's name",
+        lambda stage: stage.authority.issue("orders.example", stem="orders"),
+        "username cannot be null.",
+    ),
+    (
+        "own-ca-in-chain",
+        "shows a chain that begins with our CA's certificate and has the attacker's as well",
+        own_ca_in_chain,
+        "closed",
+    ),
+    (
+        "end-certificate-as-ca",
+        "signs a member's certificate with a client's certificate of our CA",
+        lambda stage: signed_by_client(stage.authority, stage.directory / "end-as-ca", MEMBER_NAME),
+        "closed",
+    ),
 )
-async def foreign_certificate(attacker: Attacker) -> Outcome:
-    return await with_certificate(attacker, attacker.stage.foreign.issue(MEMBER_NAME, "localhost"))
-
-
-@attack(
-    "tls/same-ca-name",
-    "the same, and the other CA has the name of ours",
-    asset=MEMBERSHIP,
-    success="it gets a broker id",
-    answer="closed",
-)
-async def same_ca_name(attacker: Attacker) -> Outcome:
-    twin = Authority(attacker.stage.directory / "twin", name="of the cluster")
-    return await with_certificate(attacker, twin.issue(MEMBER_NAME, "localhost"))
-
-
-@attack(
-    "tls/expired-certificate",
-    "shows a member's certificate that has expired",
-    asset=MEMBERSHIP,
-    success="it gets a broker id",
-    answer="closed",
-)
-async def expired_certificate(attacker: Attacker) -> Outcome:
-    files = attacker.stage.authority.issue(MEMBER_NAME, days=(-9, -1), stem="expired")
-    return await with_certificate(attacker, files)
-
-
-@attack(
-    "tls/future-certificate",
-    "shows a member's certificate that is not valid yet",
-    asset=MEMBERSHIP,
-    success="it gets a broker id",
-    answer="closed",
-)
-async def future_certificate(attacker: Attacker) -> Outcome:
-    files = attacker.stage.authority.issue(MEMBER_NAME, days=(1, 9), stem="future")
-    return await with_certificate(attacker, files)
-
-
-@attack(
-    "tls/other-name",
-    "shows a certificate of our CA that has no member's name",
-    asset=MEMBERSHIP,
-    success="it gets a broker id",
-    answer="username cannot be null.",
-)
-async def other_name(attacker: Attacker) -> Outcome:
-    return await with_certificate(attacker, attacker.stage.authority.issue("orders.example", stem="orders"))
+for id, name, files_of, answer in CERTIFICATES:
+    attack(f"tls/{id}", name, asset=MEMBERSHIP, success="it gets a broker id", answer=answer)(
+        partial(with_certificate_of, files_of=files_of)
+    )
 
 
 @attack(
@@ -125,36 +132,6 @@ async def similar_name(attacker: Attacker) -> Outcome:
         if outcome.succeeded:
             return Outcome(True, f"{name}: {outcome.answer}")
     return outcome
-
-
-@attack(
-    "tls/own-ca-in-chain",
-    "shows a chain that begins with our CA's certificate and has the attacker's as well",
-    asset=MEMBERSHIP,
-    success="it gets a broker id",
-    answer="closed",
-)
-async def own_ca_in_chain(attacker: Attacker) -> Outcome:
-    files = attacker.stage.foreign.issue(MEMBER_NAME, stem="chained")
-    chain = files.certificate.read_bytes() + attacker.stage.authority.pem + attacker.stage.foreign.pem
-    files.certificate.write_bytes(chain)
-    return await with_certificate(attacker, files)
-
-
-@attack(
-    "tls/end-certificate-as-ca",
-    "signs a member's certificate with a client's certificate of our CA",
-    asset=MEMBERSHIP,
-    success="it gets a broker id",
-    answer="closed",
-)
-async def end_certificate_as_ca(attacker: Attacker) -> Outcome:
-    from tests.attacks.chains import signed_by_client
-
-    directory = attacker.stage.directory / "end-as-ca"
-    return await with_certificate(
-        attacker, signed_by_client(attacker.stage.authority, directory, MEMBER_NAME)
-    )
 
 
 @attack(
@@ -189,44 +166,6 @@ async def plain_http(attacker: Attacker) -> Outcome:
     return Outcome(False, str(answer))
 
 
-@attack(
-    "tls/downgrade",
-    "offers TLS 1.0 and 1.1 only",
-    asset=TRAFFIC,
-    success="the handshake succeeds",
-    answer="closed",
-    open=False,
-)
-async def downgrade(attacker: Attacker) -> Outcome:
-    return await _handshake(attacker, "ALL:@SECLEVEL=0", version=ssl.TLSVersion.TLSv1_1)
-
-
-@attack(
-    "tls/weak-ciphers",
-    "offers only ciphers without encryption, without a certificate, or that are broken",
-    asset=TRAFFIC,
-    success="the handshake succeeds",
-    answer="closed",
-    open=False,
-)
-async def weak_ciphers(attacker: Attacker) -> Outcome:
-    return await _handshake(
-        attacker, "eNULL:aNULL:3DES:RC4:EXPORT:LOW:@SECLEVEL=0", version=ssl.TLSVersion.TLSv1_2
-    )
-
-
-@attack(
-    "tls/no-forward-secrecy",
-    "offers only ciphers whose traffic can be read later with the server's key",
-    asset=TRAFFIC,
-    success="the handshake succeeds",
-    answer="closed",
-    open=False,
-)
-async def no_forward_secrecy(attacker: Attacker) -> Outcome:
-    return await _handshake(attacker, "kRSA:@SECLEVEL=0", version=ssl.TLSVersion.TLSv1_2)
-
-
 async def _handshake(attacker: Attacker, ciphers: str, *, version: ssl.TLSVersion) -> Outcome:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -243,6 +182,31 @@ async def _handshake(attacker: Attacker, ciphers: str, *, version: ssl.TLSVersio
         if answer.code != -1:
             return Outcome(True, f"{server}: {answer}")
     return Outcome(False, str(answer))
+
+
+for id, name, ciphers, version in (
+    ("downgrade", "offers TLS 1.0 and 1.1 only", "ALL:@SECLEVEL=0", ssl.TLSVersion.TLSv1_1),
+    (
+        "weak-ciphers",
+        "offers only ciphers without encryption, without a certificate, or that are broken",
+        "eNULL:aNULL:3DES:RC4:EXPORT:LOW:@SECLEVEL=0",
+        ssl.TLSVersion.TLSv1_2,
+    ),
+    (
+        "no-forward-secrecy",
+        "offers only ciphers whose traffic can be read later with the server's key",
+        "kRSA:@SECLEVEL=0",
+        ssl.TLSVersion.TLSv1_2,
+    ),
+):
+    attack(
+        f"tls/{id}",
+        name,
+        asset=TRAFFIC,
+        success="the handshake succeeds",
+        answer="closed",
+        open=False,
+    )(partial(_handshake, ciphers=ciphers, version=version))
 
 
 @attack(

@@ -43,7 +43,6 @@ def by_both(id: str, name: str, *, asset: str, success: str, open: bool = True) 
             async def done(attacker: Attacker, identity: Identity | None = identity) -> Outcome:
                 return await how(attacker, identity)
 
-            done.__module__ = how.__module__
             attack(id + suffix, start + name, asset=asset, success=success, answer=answer, open=open)(done)
         return how
 
