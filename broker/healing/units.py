@@ -1,9 +1,10 @@
 """The ConsumeQueue units of records that were healed, or that are lost.
 
 A record that could not be dispatched because it was damaged has a filler, or no unit if the queue ended with
-it. It gets its unit. Units of lost records become fillers, which consumers skip, as in the queues of a
-replica that copies the log from its beginning. Queues of batches (queue.type=BatchCQ) are not checked: their
-units stay, and reading one that points at a lost record fails.
+it. It gets its unit, by the rules of the dispatch. Units of lost records become fillers, which consumers
+skip, as in the queues of a replica that copies the log from its beginning. Queues of batches
+(queue.type=BatchCQ) have no fillers: a healed record gets its unit only at the end of its queue, units stay,
+and reading one that points at a lost record fails.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from broker.healing.evidence import Pairs, Placed
 from broker.message.delay_levels import SCHEDULED_TOPICS
 from broker.message.inner_batch import sys_flag_at
 from broker.message.record import HEADER_BYTES
+from broker.store.dispatching import has_its_number
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, GAP_CODE, ConsumeQueue
@@ -40,27 +42,29 @@ def restore_units(store: MessageStore, records: Iterable[Placed], epochs: Pairs 
         size, topic, queue_id, number, tags_code, stored, properties = parsed
         if not topic:
             continue
+        dispatcher, sys_flag = store.dispatcher, sys_flag_at(store.commit_log.view(offset, size), 0)
         if offset >= store.dispatch_offset:
-            store.dispatcher.reserve(
-                parsed, sys_flag_at(store.commit_log.view(offset, size), 0), offset=offset
-            )
+            dispatcher.reserve(parsed, sys_flag, offset=offset)
             continue
         queue = store.queues.find(topic.decode("utf-8", "replace"), queue_id)
-        if queue is None or isinstance(queue, BatchQueue):
+        if queue is None or not queue.max_offset:  # no record of it was dispatched
+            queue = store.queues.of_record(parsed, sys_flag, dispatcher.on_queue)
+        if queue is None:
             continue
         if queue.topic in SCHEDULED_TOPICS:
             tags_code = store.delay_levels.queue_code(queue.topic, properties, stored)
         if number < queue.max_offset:
-            if queue.has_filler(number):
+            if not isinstance(queue, BatchQueue) and queue.has_filler(number):
                 store.rewrite_unit(queue, number, offset, size, tags_code)
                 if number < queue.min_offset:  # a new master has begun this queue behind it
                     queue.begin_with(number)
                 count += 1
         elif offset >= queue.log_end_offset() and (
-            number == queue.max_offset or _is_behind_gap(queue, number, offset, epochs)
+            has_its_number(queue, parsed, offset) or _is_behind_gap(queue, number, offset, epochs)
         ):
-            queue.append(number, offset, size, tags_code)
+            dispatcher.append_unit(queue, offset, parsed)
             count += 1
+    store.queues.wake()
     return count
 
 
@@ -68,7 +72,8 @@ def _is_behind_gap(queue: ConsumeQueue, number: int, offset: int, epochs: Pairs)
     """Whether a new master may have left out queue offsets in front of this record (UnreadNumbers): it is the
     first one of its queue in its masterEpoch."""
     term = max((start for _, start in epochs if start <= offset), default=-1)
-    return number - queue.max_offset <= GAP_MAX and queue.log_end_offset() <= term
+    is_plain = not isinstance(queue, BatchQueue)
+    return is_plain and number - queue.max_offset <= GAP_MAX and queue.log_end_offset() <= term
 
 
 def units_between(queue: ConsumeQueue, start: int, end: int) -> Iterator[int]:

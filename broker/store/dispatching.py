@@ -292,7 +292,7 @@ class RecordDispatcher:
             if queue is not None and self._is_damaged_number(queue, offset, parsed):
                 queue = None
             elif queue is not None:
-                self._append_unit(queue, offset, parsed)
+                self.append_unit(queue, offset, parsed)
             keys = keyed(queue, offset, parsed, view, 0)
         if index is not None and index.offset == offset:
             index.add(keys, end)
@@ -300,7 +300,9 @@ class RecordDispatcher:
         self.last_store_timestamp = parsed[5] or self.last_store_timestamp
         return 1
 
-    def _append_unit(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> None:
+    def append_unit(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> None:
+        """Gives the record at `offset` its unit behind those of the queue. OSError: no room; nothing has
+        changed."""
         size, _, _, queue_offset, tags_code, stored, properties = parsed
         if queue.topic in SCHEDULED_TOPICS:
             tags_code = self._delay_levels.queue_code(queue.topic, properties, stored)
