@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from broker.admission.send_gate import SendGate
 from broker.config.broker_config import BrokerConfig
+from broker.ha.core.epochs import Epochs
 from broker.message.delay_levels import DelayLevels
 from broker.message.record import host_bytes
 from broker.metadata.ports import StoreQueues
@@ -148,10 +149,15 @@ async def flush_forever(store: MessageStore, interval_ms: Callable[[], int]) -> 
 
 
 def load_store(
-    config: BrokerConfig, store: MessageStore, between: Between, recover: Callable[[Between], None] | None
+    config: BrokerConfig,
+    store: MessageStore,
+    epochs: Epochs,
+    between: Between,
+    recover: Callable[[Between], None] | None,
 ) -> None:
-    """Loads the store. recover(between): prepares it for its role. A store that cannot be loaded is closed
-    and unlocked: a container tries again. Raises StoreError, ConfigError."""
+    """Loads the store. epochs: of its log. recover(between): prepares it for its role. A store that cannot be
+    loaded is closed and unlocked: a container tries again. Raises StoreError, ConfigError."""
+    store.numbers.term_of = epochs.term_of
     try:
         store.load(between)
         if recover is not None:

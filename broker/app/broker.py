@@ -232,9 +232,9 @@ class Broker(AsyncLife):
 
     def _open_disk(self) -> None:
         """Checks first: a start that is refused has changed nothing."""
-        load_settings(self.config, self.metadata)
+        epochs = load_settings(self.config, self.metadata)
         recover = self._uncontrolled.recover if self.controlled is None else None
-        load_store(self.config, self.store, self._opening.between, recover)
+        load_store(self.config, self.store, epochs, self._opening.between, recover)
         self._loaded = True
 
     def _bind_operations(self) -> OperationTable:

@@ -13,6 +13,7 @@ from broker.app.assembly import make_gate, make_metadata, make_store, make_topic
 from broker.config.broker_config import BrokerConfig
 from broker.config.metrics_settings import PROM
 from broker.controller_mode.broker_meta_file import BrokerMetaError, MetaFiles
+from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.metadata.service import Metadata
 from broker.store.log.file_sizes import sized_files
@@ -54,10 +55,10 @@ def _fixed_ports(config: BrokerConfig, own_host: str) -> Iterator[tuple[str, str
         yield "http", config.metrics_prom_exporter_host or own_host, config.metrics_prom_exporter_port
 
 
-def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
+def load_settings(config: BrokerConfig, metadata: Metadata) -> Epochs:
     """Loads the metadata, and reads the other files that a start needs, except the store: its load() checks
-    the rest the same way. Raises BrokerMetaError, StoreError; ConfigError: a file or directory cannot be
-    used."""
+    the rest the same way. Returns the epochs of the log; none without controllers, or if their file cannot be
+    trusted. Raises BrokerMetaError, StoreError; ConfigError: a file or directory cannot be used."""
     try:
         check_directory(config.store_path_root_dir)
         MetaFiles(
@@ -67,8 +68,7 @@ def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
         ).load()  # without controller mode, too: a store keeps its broker's name
         _report_lost_tables(config.store_path_root_dir)
         metadata.load()
-        if config.enable_controller_mode:
-            _read_epochs(config.epoch_path)
+        return _read_epochs(config.epoch_path) if config.enable_controller_mode else Epochs()
     except OSError as error:
         raise unusable(config, error) from error
 
@@ -111,8 +111,8 @@ def _report_lost_tables(root: Path) -> None:
         )  # fmt: skip
 
 
-def _read_epochs(path: Path) -> None:
+def _read_epochs(path: Path) -> Epochs:
     try:
-        EpochFile(path).load()
+        return EpochFile(path).load()
     except EpochFileError:
-        return  # such a broker starts and reports it: operators inspect it with mqadmin
+        return Epochs()  # such a broker starts and reports it: operators inspect it with mqadmin

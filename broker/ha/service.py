@@ -119,6 +119,7 @@ class HaService:
     async def start(self) -> None:
         """Loads the epochs and binds the HA port. Raises OSError if the port is in use."""
         await asyncio.to_thread(self.log_epochs.load)
+        self.store.numbers.term_of = lambda offset: self.log_epochs.now.term_of(offset)
         await self.server.start(self._host, self._port)
         self._tasks.start("ha tick", self._tick_forever)
         self._tasks.start("epoch file", self.log_epochs.finish_forever)

@@ -271,7 +271,7 @@ class Healer:
         store, file_bytes = self._store, self._store.commit_log.file_bytes
         cut_count = store.cutter.cut_count
         records = list(records_of(piece.data, piece.start, file_bytes=file_bytes))
-        if restore_units(store, records, piece.epochs):
+        if restore_units(store, records):
             logger.info("ConsumeQueue entries of healed records at %d were restored", piece.start)
         for record in records:
             if record.is_lost:

@@ -7,21 +7,21 @@ skip, as in the queues of a replica that copies the log from its beginning. Queu
 and reading one that points at a lost record fails.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 
-from broker.healing.evidence import Pairs, Placed
+from broker.healing.evidence import Placed
 from broker.message.delay_levels import SCHEDULED_TOPICS
 from broker.message.inner_batch import sys_flag_at
-from broker.message.record import HEADER_BYTES
-from broker.store.dispatching import has_its_number
+from broker.message.record import Parsed
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, GAP_CODE, ConsumeQueue
-from broker.store.unread_numbers import PARSED_BYTES_MAX
+from broker.store.queue.opening import how_to_repair
+
+logger = logging.getLogger(__name__)
 
 QUEUES_AT_ONCE = 64
-GAP_MAX = PARSED_BYTES_MAX // HEADER_BYTES
-"""Queue offsets that a healed record may be ahead of its queue."""
 
 
 def unit_of(store: MessageStore, topic: bytes, queue_id: int, number: int) -> tuple[int, int] | None:
@@ -33,47 +33,51 @@ def unit_of(store: MessageStore, topic: bytes, queue_id: int, number: int) -> tu
     return None if size in (0, FILLER_SIZE) else (offset, size)
 
 
-def restore_units(store: MessageStore, records: Iterable[Placed], epochs: Pairs = ()) -> int:
-    """Gives healed records the units that they lack. Returns how many. epochs: those that cover the records.
+def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
+    """Gives healed records the units that they lack. Returns how many. Logs each record that can get none.
     Records that are not dispatched yet are left to the dispatch; when they were scanned, their queues were
     not known. OSError: no room; it may be repeated."""
     count = 0
     for offset, parsed, _ in records:
-        size, topic, queue_id, number, tags_code, stored, properties = parsed
-        if not topic:
+        if not parsed[1]:
             continue
-        dispatcher, sys_flag = store.dispatcher, sys_flag_at(store.commit_log.view(offset, size), 0)
+        sys_flag = sys_flag_at(store.commit_log.view(offset, parsed[0]), 0)
         if offset >= store.dispatch_offset:
-            dispatcher.reserve(parsed, sys_flag, offset=offset)
-            continue
-        queue = store.queues.find(topic.decode("utf-8", "replace"), queue_id)
-        if queue is None or not queue.max_offset:  # no record of it was dispatched
-            queue = store.queues.of_record(parsed, sys_flag, dispatcher.on_queue)
-        if queue is None:
-            continue
-        if queue.topic in SCHEDULED_TOPICS:
-            tags_code = store.delay_levels.queue_code(queue.topic, properties, stored)
-        if number < queue.max_offset:
-            if not isinstance(queue, BatchQueue) and queue.has_filler(number):
-                store.rewrite_unit(queue, number, offset, size, tags_code)
-                if number < queue.min_offset:  # a new master has begun this queue behind it
-                    queue.begin_with(number)
-                count += 1
-        elif offset >= queue.log_end_offset() and (
-            has_its_number(queue, parsed, offset) or _is_behind_gap(queue, number, offset, epochs)
-        ):
-            dispatcher.append_unit(queue, offset, parsed)
-            count += 1
+            store.dispatcher.reserve(parsed, sys_flag, offset=offset)
+        else:
+            count += _restore_unit(store, offset, parsed, sys_flag)
     store.queues.wake()
     return count
 
 
-def _is_behind_gap(queue: ConsumeQueue, number: int, offset: int, epochs: Pairs) -> bool:
-    """Whether a new master may have left out queue offsets in front of this record (UnreadNumbers): it is the
-    first one of its queue in its masterEpoch."""
-    term = max((start for _, start in epochs if start <= offset), default=-1)
-    is_plain = not isinstance(queue, BatchQueue)
-    return is_plain and number - queue.max_offset <= GAP_MAX and queue.log_end_offset() <= term
+def _restore_unit(store: MessageStore, offset: int, parsed: Parsed, sys_flag: int) -> bool:
+    size, topic, queue_id, number, tags_code, stored, properties = parsed
+    queue = store.queues.find(topic.decode("utf-8", "replace"), queue_id)
+    if queue is None or not queue.max_offset:  # no record of it was dispatched
+        queue = store.queues.of_record(parsed, sys_flag, store.dispatcher.on_queue)
+    if queue is None:
+        return False
+    if number >= queue.max_offset:
+        if offset >= queue.log_end_offset() and store.numbers.has_its_number(queue, parsed, offset):
+            store.dispatcher.append_unit(queue, offset, parsed)
+            return True
+    elif not isinstance(queue, BatchQueue) and queue.has_filler(number):
+        if queue.topic in SCHEDULED_TOPICS:
+            tags_code = store.delay_levels.queue_code(queue.topic, properties, stored)
+        store.rewrite_unit(queue, number, offset, size, tags_code)
+        if number < queue.min_offset:  # a new master has begun this queue behind it
+            queue.begin_with(number)
+        return True
+    elif number >= queue.min_offset and queue.unit(number)[:2] == (offset, size):
+        return False
+    logger.error(
+        "the healed record at %d, message %d of %s/%d, gets no ConsumeQueue entry, because the queue has"
+        " messages %d to %d, the last one in front of %d: consumers do not receive it from this broker. Next:"
+        " %s",
+        offset, number, queue.topic, queue_id, queue.min_offset, queue.max_offset - 1, queue.log_end_offset(),
+        how_to_repair(queue.directory),
+    )  # fmt: skip
+    return False
 
 
 def units_between(queue: ConsumeQueue, start: int, end: int) -> Iterator[int]:

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 from broker.core.confirm_times import ConfirmTimes
 from broker.message.delay_levels import SCHEDULED_TOPICS, DelayLevels
 from broker.message.indexed_keys import Keyed
-from broker.message.inner_batch import INNER_BATCH, MESSAGES_MAX, message_count, sys_flag_at
+from broker.message.inner_batch import INNER_BATCH, message_count, sys_flag_at
 from broker.message.prop_crc import RecordParser, parse_checked
-from broker.message.record import HEADER_BYTES, Parsed, is_incomplete, parse
+from broker.message.record import Parsed, is_incomplete, parse
 from broker.message.record_scan import (
     FIRST,
     LOG_BYTES,
@@ -41,7 +41,7 @@ from broker.store.index.message_index import MessageIndex
 from broker.store.indexing import catch_up_index, keyed
 from broker.store.log.commit_log import CommitLog
 from broker.store.log_check import past_damage, why_bad
-from broker.store.queue.batch_check import has_two_bases
+from broker.store.number_check import NumberCheck, may_have
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.queue_table import QueueTable
@@ -54,8 +54,6 @@ log = logging.getLogger(__name__)
 NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
 SLICE_BYTES: Final = 256 << 10
-NUMBER_MAX: Final = 1 << 44
-"""Above the number of messages that a queue ever gets."""
 RECORD_BYTES: Final = 512
 """One pass copies this much of the log for each record that it may read, and SLICE_BYTES at most."""
 Unit = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
@@ -94,6 +92,7 @@ class RecordDispatcher:
         commit_log: CommitLog,
         damage: DamagedRanges,
         queues: QueueTable,
+        numbers: NumberCheck,
         index: MessageIndex | None,
         flusher: StoreFlusher,
         *,
@@ -102,6 +101,7 @@ class RecordDispatcher:
     ) -> None:
         """on_queue: called for each (topic, queueId) whose first record dispatch() finds in the log."""
         self.commit_log, self.damage, self.queues, self.index = commit_log, damage, queues, index
+        self._numbers = numbers
         self._flusher, self._delay_levels, self.on_queue = flusher, delay_levels, on_queue
         self.is_master = self.is_paused = False
         self.confirm_offset = self.dispatch_offset = 0
@@ -337,7 +337,9 @@ class RecordDispatcher:
             begin = self._scanned_to
             count = 0
             if begin >= self._scan_singly_to:
-                found = scan_ends(bytes(log.view(begin, _slice_bytes(left))), begin, left, self.queues.places)
+                term_end = self._numbers.term_of(begin)[1]  # seen_to must tell the terms apart
+                raw = bytes(log.view(begin, _slice_bytes(left), end=term_end))
+                found = scan_ends(raw, begin, left, self.queues.places)
                 if all(may_have(place[QUEUE], place[NEXT] - 1, found.end) for place in found.places):
                     for place in found.places:
                         queue: ConsumeQueue = place[QUEUE]
@@ -383,7 +385,7 @@ class RecordDispatcher:
 
     def _is_damaged_number(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> bool:
         """Whether the record at `offset` has an impossible QUEUEOFFSET; then it is a damaged range."""
-        if has_its_number(queue, parsed, offset):
+        if self._numbers.has_its_number(queue, parsed, offset):
             return False
         text = f"its QUEUEOFFSET {parsed[3]} cannot be that of {queue.topic}/{queue.queue_id}"
         self.damage.add(offset, offset + parsed[0], f"{text}, which has {queue.max_offset} messages")
@@ -455,23 +457,3 @@ def _slice_bytes(records_max: int) -> int:
 def _first_of(place: Place) -> int:
     """The CommitLog offset of the first record of a place."""
     return int.from_bytes(place[UNITS][:8], "big")
-
-
-def has_its_number(queue: ConsumeQueue, parsed: Parsed, offset: int) -> bool:
-    """Whether the QUEUEOFFSET of a record that begins at `offset` can be right."""
-    if isinstance(queue, BatchQueue) and has_two_bases(parsed):
-        return False
-    return may_have(queue, parsed[3], offset)
-
-
-def may_have(queue: ConsumeQueue, number: int, offset: int) -> bool:
-    """Whether a record that begins at `offset` or in front of it can have this QUEUEOFFSET: the records of
-    the numbers that the queue lacks have bytes in the log behind its last one. A queue without an entry may
-    begin anywhere below NUMBER_MAX: its messages may have been deleted, here or at another broker."""
-    missing = number - max(queue.max_offset, queue.next_offset)
-    if missing <= 0:
-        return True
-    if not max(queue.max_offset, queue.next_offset):
-        return number < NUMBER_MAX
-    per_record = MESSAGES_MAX if isinstance(queue, BatchQueue) else 1
-    return missing <= (offset - queue.log_end_offset()) // HEADER_BYTES * per_record

@@ -24,7 +24,6 @@ from broker.store.dispatching import (
     DispatchRequest,
     QueueUnits,
     RecordDispatcher,
-    has_its_number,
 )
 from broker.store.index.message_index import MessageIndex
 from broker.store.last_exit import LastExit, mark_running, read_last_exit
@@ -33,6 +32,7 @@ from broker.store.log.commit_log import CommitLog
 from broker.store.log.mapped_file import lock_directory
 from broker.store.log.sync_fault import SyncFault
 from broker.store.log_check import LogCheck
+from broker.store.number_check import NumberCheck
 from broker.store.queue.batch_check import correct_ends
 from broker.store.queue.batch_queue import BatchQueue, BatchUnit
 from broker.store.queue.batch_reading import read_batch_queue
@@ -120,7 +120,8 @@ class MessageStore:
             topics,
         )
         self._queues = self.queues.table
-        self.unread = UnreadNumbers(commit_log, self.damage, self.queues, has_its_number)
+        self.numbers = NumberCheck()
+        self.unread = UnreadNumbers(commit_log, self.damage, self.queues, self.numbers)
         self.wait_for, self.stop_waiting = self.queues.wait_for, self.queues.stop_waiting
         self.find_queue = self.queues.find
         self.max_queue_offset, self.min_queue_offset = self.queues.max_offset, self.queues.min_offset
@@ -130,7 +131,7 @@ class MessageStore:
         self._lock_fd = -1
         self._flusher = StoreFlusher(self.root, commit_log, self.index, dispatched=self._dispatched)
         self.dispatcher = RecordDispatcher(
-            commit_log, self.damage, self.queues, self.index, self._flusher,
+            commit_log, self.damage, self.queues, self.numbers, self.index, self._flusher,
             delay_levels=config.delay_levels, on_queue=on_queue,
         )  # fmt: skip
         self.set_confirm_offset = self.dispatcher.set_confirm_offset

@@ -16,7 +16,6 @@ from typing import Final
 
 from broker.message.prop_crc import parse_with_prop_crc
 from broker.message.record_scan import Place
-from broker.store.dispatching import has_its_number
 from broker.store.entry_check import EntryCheck, ExpectedUnits, expected_units
 from broker.store.log_check import RECORD_BYTES_MAX, Piece, check_file
 from broker.store.message_store import MessageStore
@@ -166,7 +165,7 @@ class Scrub:
             if parsed is None:
                 return False
             queue = self._store.queues.find(parsed[1].decode("utf-8", "replace"), parsed[2])
-            if queue is not None and not has_its_number(queue, parsed, piece.start + pos):
+            if queue is not None and not self._store.numbers.has_its_number(queue, parsed, piece.start + pos):
                 return False
             pos += parsed[0]
         return True

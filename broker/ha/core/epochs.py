@@ -69,6 +69,11 @@ class Epochs(msgspec.Struct, frozen=True):
                 return entry
         return None
 
+    def term_of(self, offset: int) -> tuple[int, int]:
+        """Returns where the entry of find() begins and ends; (-1, UNBOUNDED) if there is none."""
+        entry = self.find(offset)
+        return (-1, UNBOUNDED) if entry is None else (entry.start_offset, entry.end_offset)
+
     def append(self, epoch: int, start_offset: int) -> "Epochs":
         """Begins a newer epoch. If the last one has no data, the new one replaces it.
 

@@ -270,7 +270,7 @@ class BatchQueue(ConsumeQueue):
             jobs = self._cut_files(keep * BATCH_UNIT_BYTES)
             self._end_unit = keep
             self.min_offset = min(self.min_offset, self.max_offset)
-        self.next_offset, self.seen_to = self.max_offset, 0
+        self.next_offset, self.seen_to, self.skipped_to = self.max_offset, 0, 0
         return jobs
 
     @property

@@ -78,6 +78,7 @@ class ConsumeQueue:
         "seen_to",
         "shortened",
         "size_counts",
+        "skipped_to",
         "topic",
         "waiters",
     )
@@ -89,6 +90,7 @@ class ConsumeQueue:
         self.file_bytes = file_bytes
         self.min_offset = self.max_offset = self.next_offset = 0
         self.seen_to = 0  # a scan has found no record of the queue behind this CommitLog offset
+        self.skipped_to = 0  # damaged records in front of this CommitLog offset have not next_offset or more
         self.put_bytes = 0  # of records that got a unit since the start
         self.size_counts: list[int] = []  # of the topic; QueueTable sets it
         self.waiters: dict[Callable[[], None], int] = {}  # callback -> wanted offset; see QueueTable
@@ -362,7 +364,7 @@ class ConsumeQueue:
             jobs = self._cut_files(keep * UNIT_BYTES)
             self.max_offset = keep
             self.min_offset = min(self.min_offset, keep)
-        self.next_offset, self.seen_to = self.max_offset, 0
+        self.next_offset, self.seen_to, self.skipped_to = self.max_offset, 0, 0
         return jobs
 
     def needs_cut(self, log_offset: int) -> bool:
@@ -473,7 +475,7 @@ class ConsumeQueue:
         jobs: list[Job] = [partial(self._delete, file) for file in reversed(self._files)]
         self._files = []
         self._use_last_file()
-        self.min_offset = self.max_offset = self.next_offset = self.seen_to = 0
+        self.min_offset = self.max_offset = self.next_offset = self.seen_to = self.skipped_to = 0
         self.is_listed = False
         forget = partial(shutil.rmtree, self.directory, ignore_errors=True)
         return [*jobs, partial(self._synced_at_most, 0), forget]

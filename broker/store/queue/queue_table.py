@@ -87,8 +87,9 @@ class QueueTable:
         topics.on_batch_topic = self.become_batch
         self.moved_on: dict[tuple[str, int], int] = {}
         """The next queue offsets of queues that have skipped some; see UnreadNumbers.skip()."""
-        self.first_offset = 0
-        """Queue offset of the first message of a queue that is made now, of a BatchQueue's a multiple."""
+        self.first_offset = self.skipped_to = 0
+        """Queue offset of the first message of a queue that is made now, of a BatchQueue's a multiple, and
+        the queue's skipped_to."""
         self.woken: list[ConsumeQueue] = []
         """Queues with waiters that got a unit since the last wake()."""
         self.waiter_count = 0
@@ -140,6 +141,7 @@ class QueueTable:
             queue, first_offset = self._new(topic, queue_id), self.first_offset
         if first_offset:
             queue.next_offset = self.moved_on[topic, queue_id] = first_offset
+            queue.skipped_to = self.skipped_to
         return queue
 
     def of_record(
@@ -284,6 +286,11 @@ class QueueTable:
         unknown queue."""
         queue = self.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset of the next record that is written to the log; 0 for an unknown queue."""
+        queue = self.find(topic, queue_id)
+        return 0 if queue is None else queue.next_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset of the oldest message; 0 for an unknown queue."""

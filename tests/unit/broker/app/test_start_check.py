@@ -13,8 +13,12 @@ import pytest
 from broker.app.broker import Broker
 from broker.app.start_check import start_refusal
 from broker.controller_mode.broker_meta_file import BrokerMeta, BrokerMetaError, encode_meta
+from broker.ha.core.epochs import UNBOUNDED, Epochs
+from broker.ha.epoch_file import EpochFile
 from broker.store import store_check
 from broker.store.log.mapped_file import StoreError, lock_directory
+from broker.store.message_store import MessageStore
+from broker.store.recovery import Between
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.runtime.config import ConfigError
 from tests.support.ports import free_port
@@ -248,6 +252,29 @@ async def test_a_start_that_nothing_refuses(tmp_path: Path) -> None:
     assert start_refusal(config(tmp_path)) is None
     async with Broker(config(tmp_path)) as broker:
         assert broker.store.max_queue_offset("TopicA", 0) == 3
+
+
+async def test_a_store_is_loaded_with_the_epochs_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a start after a crash takes the first record behind a gap of queue offsets for damaged. Later
+    it knows the epochs that begin."""
+    filled(tmp_path / "store", messages=30)
+    EpochFile(tmp_path / "store" / "epochFileCheckpoint").save(Epochs.of([(1, 0), (2, 500)]))
+    terms, real = list[tuple[int, int]](), MessageStore.load
+
+    def load(store: MessageStore, between: Between) -> None:
+        terms.append(store.numbers.term_of(600))
+        real(store, between)
+
+    monkeypatch.setattr(MessageStore, "load", load)
+    controller = f"127.0.0.1:{free_port()}"
+    async with Broker(config(tmp_path, enable_controller_mode=True, controller_addr=controller)) as broker:
+        assert broker.controlled is not None
+        await broker.controlled.ha.log_epochs.save(Epochs.of([(1, 0), (2, 500), (3, 550)]))
+        terms.append(broker.store.numbers.term_of(600))
+        assert broker.store.numbers.term_of(549) == (500, 550)
+    assert terms == [(500, UNBOUNDED), (550, UNBOUNDED)]
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.ha.core.epochs import Epochs
 from broker.message.record import HEADER_BYTES
-from broker.store.dispatching import may_have
 from broker.store.message_store import MessageStore
+from broker.store.number_check import may_have
 from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put, put_many
 from tests.unit.broker.store.test_damaged_log import of_queue, read, write
 from tests.unit.broker.store.test_message_store import copy_log
@@ -58,6 +59,25 @@ def test_a_replica(tmp_path: Path, bit: int, number: int, records_max: int, is_s
     assert slave.queues.get("TopicA", 1).max_offset == 30
     assert slave.queues.get("TopicA", 0).max_offset == (30 if number < 29 else 29)
     assert disk_bytes(tmp_path / "s") == disk_bytes(tmp_path / "m")
+    crash(master)
+    crash(slave)
+
+
+@pytest.mark.parametrize("records_max", [0, 1, 1_000])
+@pytest.mark.parametrize(("number", "bit"), [(9, 12), (10, 24), (11, 12)])
+def test_at_the_begin_of_a_term(tmp_path: Path, number: int, bit: int, records_max: int) -> None:
+    """Only record 10, the first one of its queue in its masterEpoch, may be far ahead, by GAP_MAX at most."""
+    master, slave = damaged_copy(tmp_path, number, bit)
+    records = of_queue(tmp_path / "m")
+    slave.numbers.term_of = Epochs.of([(1, 0), (2, records[10].offset)]).term_of
+    if records_max:
+        scan_all(slave, records_max)
+    slave.set_confirm_offset(slave.commit_log.max_offset)
+    while slave.dispatcher.dispatch(records_max or 7):
+        pass
+    (damaged,) = slave.damage.ranges
+    assert damaged.start == records[number].offset
+    assert slave.queues.get("TopicA", 0).max_offset == 30
     crash(master)
     crash(slave)
 

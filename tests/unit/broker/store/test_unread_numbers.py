@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.ha.core.epochs import Epochs
 from broker.healing.evidence import records_of
 from broker.healing.units import restore_units
 from broker.message.record import HEADER_BYTES
+from broker.store.log_check import RECORD_BYTES_MAX
 from broker.store.message_store import MessageStore
-from tests.support.store_parts import bodies, crash, open_store, put
+from broker.store.number_check import GAP_MAX
+from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put, put_many
 from tests.unit.broker.store.test_damaged_log import write
 from tests.unit.broker.store.test_message_store import copy_log
 from tests.unit.broker.store.test_scan import next_offsets, pair, scan_all
@@ -38,6 +41,18 @@ def damaged_pair(
     write(root / "s", begin + at, b"\x11")
     confirm(master)
     return master, slave, end - begin
+
+
+def receive(store: MessageStore, data: bytes) -> None:
+    store.commit_log.receive_view()[: len(data)] = data
+    store.commit_log.received(len(data))
+
+
+def heal(store: MessageStore, start: int, data: bytes) -> int:
+    store.commit_log.view(start, len(data))[:] = data
+    restored = restore_units(store, records_of(data, start, file_bytes=FILE_BYTES))
+    store.damage.healed(start, start + len(data))
+    return restored
 
 
 @pytest.mark.parametrize("is_scanned", [True, False])
@@ -115,9 +130,7 @@ def test_other_replicas_follow(tmp_path: Path) -> None:
         put(slave, queue_id=queue_id)
     master.become_slave()
     begin = master.commit_log.max_offset
-    data = slave.commit_log.view(begin, 1 << 20)
-    master.commit_log.receive_view()[: len(data)] = data
-    master.commit_log.received(len(data))
+    receive(master, bytes(slave.commit_log.view(begin, 1 << 20)))
     for each in (master, slave):
         scan_all(each)
         confirm(each)
@@ -133,16 +146,10 @@ def test_what_is_healed_is_known(tmp_path: Path) -> None:
     confirm(slave)
     (damaged,) = slave.damage.ranges
     data = bytes(master.commit_log.view(damaged.start, damaged.end - damaged.start))
-
-    def heal(store: MessageStore) -> None:
-        store.commit_log.view(damaged.start, len(data))[:] = data
-        restore_units(store, records_of(data, damaged.start, file_bytes=store.commit_log.file_bytes))
-        store.damage.healed(damaged.start, damaged.end)
-
     slave.become_master()
     number = put(slave, b"later", queue_id=3)[2]
     confirm(slave)
-    heal(slave)
+    heal(slave, damaged.start, data)
     assert bodies(slave, 3)[:1] == [b"seen by consumers"] and number == size // HEADER_BYTES
     slave.become_slave()
     slave.become_master()
@@ -152,35 +159,158 @@ def test_what_is_healed_is_known(tmp_path: Path) -> None:
     crash(slave)
 
 
-def test_a_gap_that_has_no_room_at_another_replica(tmp_path: Path) -> None:
-    """The damaged record was a long one, so many are left out, and little follows it. A replica that has it
-    whole takes the next record for damaged until its peers say the same."""
+def gap_without_room(root: Path, others: int = 0) -> tuple[MessageStore, int, list[bytes], int]:
+    """A sound replica, where the next term begins, the records of that term that it has not received yet, and
+    the queue offset of the last one. The damaged record of the new master was a long one, so many are left
+    out, and little follows it. others: records of queue 0 in front of it in that term."""
+    old, new = pair(root)
+    put(old)
+    put(old, queue_id=3)
+    begin, end, _ = put(old, b"x" * 1_000, queue_id=3)
+    put(old)
+    copy_log(old, new)
+    new.flush()
+    write(root / "s", begin + MAGIC_AT, b"\x11")
+    confirm(new)
+    new.become_master()
+    places = [put(new)[:2] for _ in range(others)]
+    *place, number = put(new, b"behind the gap", queue_id=3)
+    assert number == 1 + (end - begin) // HEADER_BYTES
+    records = [bytes(new.commit_log.view(at, to - at)) for at, to in [*places, place]]
+    crash(new)
+    old.become_slave()
+    old.dispatcher.scan_again()
+    return old, old.commit_log.max_offset, records, number
+
+
+@pytest.mark.parametrize("records_max", [0, 1, 1_000])
+def test_a_sound_replica_follows_a_new_master_over_a_gap(tmp_path: Path, records_max: int) -> None:
+    """With records of the term before and of this one in one slice of the scan, or without a scan, as at a
+    start."""
+    replica, term, (first, second, behind), number = gap_without_room(tmp_path, others=2)
+    replica.numbers.term_of = Epochs.of([(1, 0), (2, term)]).term_of
+    receive(replica, first + second)
+    if records_max:
+        scan_all(replica, records_max)
+    confirm(replica)
+    receive(replica, behind)
+    if records_max:
+        scan_all(replica, records_max)
+    confirm(replica)
+    assert not replica.damage
+    assert bodies(replica, 3, number) == [b"behind the gap"]
+    replica.become_master()
+    assert put(replica, queue_id=3)[2] == number + 1
+    crash(replica)
+
+
+@pytest.mark.parametrize("epochs", [(), ((1, 0),)])
+def test_only_the_first_record_of_a_term_may_be_far_ahead(
+    tmp_path: Path, epochs: tuple[tuple[int, int], ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without epochs nobody knows which one is the first. A healed record without an entry is named."""
+    replica, term, (data,), number = gap_without_room(tmp_path)
+    replica.numbers.term_of = Epochs.of(epochs).term_of
+    receive(replica, data)
+    confirm(replica)
+    assert replica.damage.overlaps(term, term + len(data))
+    with caplog.at_level(logging.ERROR):
+        assert not heal(replica, term, data)
+    assert f"record at {term}, message {number} of TopicA/3, gets no ConsumeQueue entry" in caplog.text
+    assert f"keelmq repair --store {replica.root} --queues" in caplog.text
+    crash(replica)
+
+
+def test_a_record_behind_a_gap_gets_its_entry_when_its_term_is_known(tmp_path: Path) -> None:
+    """When it was dispatched, the epochs of the log were lost."""
+    replica, term, (data,), number = gap_without_room(tmp_path)
+    receive(replica, data)
+    confirm(replica)
+    assert replica.damage.overlaps(term, term + len(data))
+    replica.numbers.term_of = Epochs.of([(1, 0), (2, term)]).term_of
+    assert heal(replica, term, data) == 1 and not replica.damage
+    assert bodies(replica, 3, number) == [b"behind the gap"]
+    crash(replica)
+
+
+def test_new_masters_may_have_left_out_as_many_as_the_largest_records(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 4)
+    _, end, number = put(store)
+    confirm(store)
+    queue = store.queues.get("TopicA", 0)
+    store.numbers.term_of = Epochs.of([(1, 0), (2, end)]).term_of
+    of_one = RECORD_BYTES_MAX // HEADER_BYTES
+
+    def may_lack(count: int) -> bool:
+        return store.numbers.has_its_number(queue, (100, b"TopicA", 0, number + 1 + count, 0, 0, b""), end)
+
+    assert may_lack(0) and may_lack(of_one) and may_lack(3 * of_one)
+    assert may_lack(GAP_MAX) and not may_lack(GAP_MAX + 1)
+    crash(store)
+
+
+def test_promotions_do_not_add_up_when_something_was_healed_in_between(tmp_path: Path) -> None:
+    """Two records of queues 1 and 3 are damaged; the first one is healed between two promotions."""
     master, slave = pair(tmp_path)
-    begin, end, _ = put(master, b"x" * 1_000, queue_id=3)
+    places = [put(master, b"damaged", queue_id=queue_id)[:2] for queue_id in (1, 3)]
     put(master)
     copy_log(master, slave)
     slave.flush()
-    write(tmp_path / "s", begin + MAGIC_AT, b"\x11")
+    for begin, _ in places:
+        write(tmp_path / "s", begin + MAGIC_AT, b"\x11")
     confirm(master)
     confirm(slave)
+    assert len(slave.unread.ranges()) == 1
+    left_out = sum(end - begin for begin, end in places) // HEADER_BYTES
+    begin, end = places[0]
+    for attempt in range(4):
+        slave.become_slave()
+        slave.become_master()
+        slave.queues.get("TopicA", 2)
+        if not attempt:
+            assert heal(slave, begin, bytes(master.commit_log.view(begin, end - begin))) == 1
+    assert slave.unread.ranges()
+    assert put(slave, queue_id=1)[2] == 10 + left_out
+    assert put(slave, queue_id=2)[2] == left_out
+    assert put(slave, queue_id=3)[2] == (places[1][1] - places[1][0]) // HEADER_BYTES, (
+        "new, since the healing"
+    )
+    assert slave.queues.moved_on["TopicA", 1] == 10 + left_out
+    crash(master)
+    crash(slave)
+
+
+def test_damage_behind_a_promotion_counts_at_the_next_one(tmp_path: Path) -> None:
+    master, slave, size = damaged_pair(tmp_path)
+    confirm(slave)
     slave.become_master()
-    place, place_end, number = put(slave, b"behind the gap", queue_id=3)
-    assert number == (end - begin) // HEADER_BYTES
-    data = bytes(slave.commit_log.view(place, place_end - place))
-    master.become_slave()
-    master.commit_log.receive_view()[: len(data)] = data
-    master.commit_log.received(len(data))
-    confirm(master)
-    assert master.damage.overlaps(place, place_end)
-    records = list(records_of(data, place, file_bytes=master.commit_log.file_bytes))
-    for term in (0, place + 1):  # another record of the queue is in the same term; none is
-        assert not restore_units(master, records, ((1, term),))
-    assert restore_units(master, records, ((1, 0), (2, place))) == 1
-    master.damage.healed(place, place_end)
-    assert master.queues.get("TopicA", 3).unit(number)[:2] == (place, place_end - place)
-    assert bodies(master, 3, number) == [b"behind the gap"]
-    master.become_master()
-    assert put(master, queue_id=3)[2] == number + 1
+    left_out = size // HEADER_BYTES
+    assert slave.queues.get("TopicA", 1).next_offset == 10 + left_out
+    begin, end, _ = put(slave, b"damaged later", queue_id=5)
+    put(slave)
+    slave.become_slave()
+    slave.damage.add(begin, end, "as a scan finds it")
+    slave.damage.passed_over(begin, end)
+    slave.commit_log.view(begin, end - begin)[MAGIC_AT] ^= 1
+    slave.become_master()
+    assert put(slave, queue_id=1)[2] == 10 + left_out + (end - begin) // HEADER_BYTES
+    crash(master)
+    crash(slave)
+
+
+def test_a_log_that_begins_anew_has_left_nothing_out(tmp_path: Path) -> None:
+    """As its queues: no count of the log before is left."""
+    master, slave, size = damaged_pair(tmp_path)
+    confirm(slave)
+    slave.become_master()
+    queue = slave.queues.get("TopicA", 1)
+    assert queue.skipped_to and queue.next_offset == 10 + size // HEADER_BYTES
+    slave.become_slave()
+    slave.cutter.reset_to(slave.commit_log.max_offset)
+    assert not queue.skipped_to
+    slave.become_master()
+    assert put(slave, queue_id=1)[2] == 0 and not slave.queues.moved_on
     crash(master)
     crash(slave)
 
