@@ -36,6 +36,7 @@ from tests.support.store_parts import (
     records_in,
 )
 from tests.unit.broker.store.test_inner_batch import confirm, items, open_batches, put_items
+from tests.unit.broker.store.test_unread_numbers import gap_without_room, heal, receive
 from tests.unit.cli.test_repair import content, repair
 
 UNITS = QUEUE_FILE_BYTES // UNIT_BYTES
@@ -666,3 +667,18 @@ def test_a_new_size_is_written_crash_safe(
 def file_unit(root: Path, number: int) -> bytes:
     start, at = divmod(number * UNIT_BYTES, QUEUE_FILE_BYTES)
     return (queue(root) / f"{start * QUEUE_FILE_BYTES:020d}").read_bytes()[at : at + UNIT_BYTES].strip(b"\0")
+
+
+def test_healed_records_behind_a_gap_of_queue_offsets(tmp_path: Path) -> None:
+    """A slave without controllers gave them no entry; its log names this remedy."""
+    slave, start, (data,), number = gap_without_room(tmp_path)
+    receive(slave, data)
+    confirm(slave)
+    assert not heal(slave, start, data)
+    slave.close()
+    for _ in repair_queues(inspect_store(slave.root), Repaired(), writes=True):
+        pass
+    store = open_store(slave.root)
+    assert bodies(store, 3, number) == [b"behind the gap"]
+    assert put(store, queue_id=3)[2] == number + 1
+    crash(store)
