@@ -1,7 +1,7 @@
 """Reads the fields that queues need from many records of the log, in one pass over their bytes.
 
 Used to read stored records by a replica, for the bytes that it has copied, and by a start. It stops in front
-of a record that the caller must parse with record.parse(): one of a queue that is not among the places yet,
+of a record that the caller must parse with record.parse(): one of a queue that has no QueueScan yet,
 an inner batch, one whose unit has more than the tag's hash, one out of order, and one that is not whole or
 not good. Pure; a compiled leaf.
 """
@@ -31,17 +31,17 @@ from broker.message.record import (
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 QUEUE, IS_PLAIN, FIRST, NEXT, UNITS, LOG_BYTES, PREFIX_HASH = range(7)
-"""The members of a Place."""
-Place: TypeAlias = list[Any]
+"""The members of a QueueScan."""
+QueueScan: TypeAlias = list[Any]
 """[queue, is plain: a record's unit only needs its tag, first queue offset of the units or -1, queue
 offset behind the last record or -1, packed units (a bytearray), total size of their records, key_prefix_hash]
 of one queue."""
-Places: TypeAlias = dict[bytes, dict[int, Place]]
+QueueScans: TypeAlias = dict[bytes, dict[int, QueueScan]]
 """By topic and queueId."""
 
 _IS_COMPILED: Final = is_compiled(__file__)
 _ROLLED_BACK: Final = 0x8
-_NO_QUEUES: Final[dict[int, Place]] = {}
+_NO_QUEUES: Final[dict[int, QueueScan]] = {}
 _UNIT = struct.Struct(">qiq")
 _UNIT_BYTES: Final = 20
 _SIGN: Final = 0x80000000
@@ -51,78 +51,84 @@ _STORED_V6_AT: Final = 68  # behind an IPv6 BORNHOST
 
 class Scanned(NamedTuple):
     """end: log offset behind the last record that was read. records: how many were. timestamp: STORETIMESTAMP
-    (ms) of the last one that belongs to a queue; 0: none does. places: that got a record."""
+    (ms) of the last one that belongs to a queue; 0: none does. queue_scans: that got a record."""
 
     end: int
     records: int
     timestamp: int
-    places: list[Place]
+    queue_scans: list[QueueScan]
 
 
-def new_place(queue: object, prefix_hash: int, *, is_plain: bool) -> Place:
-    """Returns a place without records. prefix_hash: java_hash(topic + "#")."""
+def new_queue_scan(queue: object, prefix_hash: int, *, is_plain: bool) -> QueueScan:
+    """Returns a QueueScan without records. prefix_hash: java_hash(topic + "#")."""
     return [queue, is_plain, -1, -1, bytearray(), 0, prefix_hash]
 
 
-def clear(place: Place) -> None:
-    """Forgets the records that were read into this place."""
-    place[FIRST:PREFIX_HASH] = (-1, -1, bytearray(), 0)
+def clear(queue_scan: QueueScan) -> None:
+    """Forgets the records that were read for this queue."""
+    queue_scan[FIRST:PREFIX_HASH] = (-1, -1, bytearray(), 0)
 
 
-def scan_ends(raw: bytes, offset: int, count_max: int, places: Places) -> Scanned:
-    """Reads records for the next offsets of their queues: NEXT of each place is raised. raw: bytes of the log
-    from `offset` on. At most count_max records are read."""
+def scan_ends(raw: bytes, offset: int, count_max: int, queue_scans: QueueScans) -> Scanned:
+    """Reads records for the next offsets of their queues: NEXT of each QueueScan is raised. raw: bytes of the
+    log from `offset` on. At most count_max records are read."""
     if _IS_COMPILED:
-        return _scanned(raw, offset, count_max, places, None, False, False)
-    return _interpreted(raw, offset, count_max, places, None, False, False)
+        return _scanned(raw, offset, count_max, queue_scans, None, False, False)
+    return _interpreted(raw, offset, count_max, queue_scans, None, False, False)
 
 
 def scan_units(
-    raw: bytes, offset: int, count_max: int, places: Places, keys: list[Keyed] | None, *, check_crc: bool
+    raw: bytes,
+    offset: int,
+    count_max: int,
+    queue_scans: QueueScans,
+    keys: list[Keyed] | None,
+    *,
+    check_crc: bool,
 ) -> Scanned:
-    """Reads records for their units: each place gets those of consecutive queue offsets, FIRST to NEXT. For
-    the other arguments see scan_ends(). keys: gets the keys of every record; None: not needed.
-    check_crc: of record.parse()."""
+    """Reads records for their units: each QueueScan gets those of consecutive queue offsets, FIRST to NEXT.
+    For the other arguments see scan_ends(). keys: gets the keys of every record; None: not needed. check_crc:
+    of record.parse()."""
     if _IS_COMPILED:
-        return _scanned(raw, offset, count_max, places, keys, True, check_crc)
-    return _interpreted(raw, offset, count_max, places, keys, True, check_crc)
+        return _scanned(raw, offset, count_max, queue_scans, keys, True, check_crc)
+    return _interpreted(raw, offset, count_max, queue_scans, keys, True, check_crc)
 
 
 def _interpreted(
     raw: bytes,
     offset: int,
     count_max: int,
-    places: Places,
+    queue_scans: QueueScans,
     keys: list[Keyed] | None,
     has_units: bool,
     check_crc: bool,
 ) -> Scanned:
     pos, count, timestamp, end = 0, 0, 0, len(raw)
-    touched: list[Place] = []
+    touched: list[QueueScan] = []
     while pos < end and count < count_max:
         parsed = parse(raw, pos, end, offset=offset + pos, check_crc=check_crc)
         if parsed is None:
             break
         size, topic, queue_id, queue_offset, code, stored, properties = parsed
         if topic:
-            place = places.get(topic, {}).get(queue_id)
-            if place is None or sys_flag_at(raw, pos) & INNER_BATCH:
+            queue_scan = queue_scans.get(topic, {}).get(queue_id)
+            if queue_scan is None or sys_flag_at(raw, pos) & INNER_BATCH:
                 break
             if has_units:
-                if not place[IS_PLAIN] or (place[FIRST] >= 0 and queue_offset != place[NEXT]):
+                if not queue_scan[IS_PLAIN] or (queue_scan[FIRST] >= 0 and queue_offset != queue_scan[NEXT]):
                     break
-                if place[FIRST] < 0:
-                    place[FIRST] = queue_offset
-                    touched.append(place)
-                place[UNITS] += _UNIT.pack(offset + pos, size, code)
-                place[LOG_BYTES] += size
-                place[NEXT] = queue_offset + 1
+                if queue_scan[FIRST] < 0:
+                    queue_scan[FIRST] = queue_offset
+                    touched.append(queue_scan)
+                queue_scan[UNITS] += _UNIT.pack(offset + pos, size, code)
+                queue_scan[LOG_BYTES] += size
+                queue_scan[NEXT] = queue_offset + 1
                 if keys is not None:
-                    keys.append((place[PREFIX_HASH], offset + pos, stored, *index_keys(properties)))
+                    keys.append((queue_scan[PREFIX_HASH], offset + pos, stored, *index_keys(properties)))
             else:
-                if place[NEXT] < 0:
-                    touched.append(place)
-                place[NEXT] = max(place[NEXT], queue_offset + 1)
+                if queue_scan[NEXT] < 0:
+                    touched.append(queue_scan)
+                queue_scan[NEXT] = max(queue_scan[NEXT], queue_offset + 1)
             timestamp = stored
         pos += size
         count += 1
@@ -136,7 +142,7 @@ def _scanned(
     source: bytes,
     offset: int,
     count_max: int,
-    places: Places,
+    queue_scans: QueueScans,
     keys: list[Keyed] | None,
     has_units: bool,
     check_crc: bool,
@@ -144,9 +150,9 @@ def _scanned(
     raw, end = source, len(source)
     pos = count = timestamp = topic_at = topic_bytes = 0
     queue_id = last_queue_id = -1
-    queues: dict[int, Place] = {}
-    place: Place | None = None
-    touched: list[Place] = []
+    queues: dict[int, QueueScan] = {}
+    queue_scan: QueueScan | None = None
+    touched: list[QueueScan] = []
     unit, parts = bytearray(_UNIT_BYTES), [0, 0, 0, 0, 0]
     unit_target = unit
     while pos < end and count < count_max:
@@ -164,38 +170,38 @@ def _scanned(
         if sys_flag & INNER_BATCH:
             break
         queue_id, queue_offset = _i32(raw, pos + 12), _i64(raw, pos + 20)
-        if place is None or text_end - at != topic_bytes or not _is_same(raw, topic_at, at, topic_bytes):
+        if queue_scan is None or text_end - at != topic_bytes or not _is_same(raw, topic_at, at, topic_bytes):
             topic_at, topic_bytes = at, text_end - at
-            queues = places.get(source[at:text_end], _NO_QUEUES)
-            place = queues.get(queue_id)
+            queues = queue_scans.get(source[at:text_end], _NO_QUEUES)
+            queue_scan = queues.get(queue_id)
         elif queue_id != last_queue_id:
-            place = queues.get(queue_id)
+            queue_scan = queues.get(queue_id)
         last_queue_id = queue_id
-        if place is None:
+        if queue_scan is None:
             break
-        first, following = place[FIRST], place[NEXT]
+        first, following = queue_scan[FIRST], queue_scan[NEXT]
         stored = _i64(raw, pos + (_STORED_V6_AT if sys_flag & BORN_HOST_V6 else _STORED_AT))
         if has_units:
-            if not place[IS_PLAIN] or (first >= 0 and queue_offset != following):
+            if not queue_scan[IS_PLAIN] or (first >= 0 and queue_offset != following):
                 break
             _, _, _, code, unique_key, own_keys = scan(source[properties_at:record_end])
             if first < 0:
-                place[FIRST] = queue_offset
-                touched.append(place)
+                queue_scan[FIRST] = queue_offset
+                touched.append(queue_scan)
             _put(unit_target, 0, 8, offset + pos)
             _put(unit_target, 8, 4, size)
             _put(unit_target, 12, 8, code)
-            units = place[UNITS]
+            units = queue_scan[UNITS]
             units += unit
-            place[LOG_BYTES] = place[LOG_BYTES] + size
-            place[NEXT] = queue_offset + 1
+            queue_scan[LOG_BYTES] = queue_scan[LOG_BYTES] + size
+            queue_scan[NEXT] = queue_offset + 1
             if keys is not None:
-                keys.append((place[PREFIX_HASH], offset + pos, stored, unique_key, own_keys))
+                keys.append((queue_scan[PREFIX_HASH], offset + pos, stored, unique_key, own_keys))
         else:
             if following < 0:
-                touched.append(place)
+                touched.append(queue_scan)
             if following <= queue_offset:
-                place[NEXT] = queue_offset + 1
+                queue_scan[NEXT] = queue_offset + 1
         timestamp = stored
         pos = record_end
         count += 1

@@ -31,7 +31,7 @@ from broker.message.record_scan import (
     NEXT,
     QUEUE,
     UNITS,
-    Place,
+    QueueScan,
     clear,
     scan_ends,
     scan_units,
@@ -251,24 +251,28 @@ class RecordDispatcher:
             stop = index_at  # the index already has the records in front of it
         raw = bytes(self.commit_log.view(begin, _slice_bytes(records_max), end=stop))
         keys: list[Keyed] | None = [] if begin == index_at else None
-        places = self.queues.places
+        queue_scans = self.queues.queue_scans
         end, count, timestamp, found = scan_units(
-            raw, begin, records_max, places, keys, check_crc=parser is parse_checked
+            raw, begin, records_max, queue_scans, keys, check_crc=parser is parse_checked
         )
-        wrong = [place for place in found if not may_have(place[QUEUE], place[FIRST], _first_of(place))]
+        wrong = [
+            queue_scan
+            for queue_scan in found
+            if not may_have(queue_scan[QUEUE], queue_scan[FIRST], _first_of(queue_scan))
+        ]
         if wrong:  # records in front of the first such one are dispatched, then _dispatch_one() handles it
             end = min(map(_first_of, wrong))
-            for place in found:
-                clear(place)
+            for queue_scan in found:
+                clear(queue_scan)
             return self._dispatch_many(end, records_max, parser) if end > begin else 0
         try:
-            for place in found:
-                queue: ConsumeQueue = place[QUEUE]
-                queue.append_units(place[FIRST], bytes(place[UNITS]), place[LOG_BYTES])
+            for queue_scan in found:
+                queue: ConsumeQueue = queue_scan[QUEUE]
+                queue.append_units(queue_scan[FIRST], bytes(queue_scan[UNITS]), queue_scan[LOG_BYTES])
                 self._unit_added(queue)
         finally:
-            for place in found:
-                clear(place)
+            for queue_scan in found:
+                clear(queue_scan)
         self.dispatch_offset = end
         self.last_store_timestamp = timestamp or self.last_store_timestamp
         if index is not None and keys is not None:
@@ -339,19 +343,22 @@ class RecordDispatcher:
             if begin >= self._scan_singly_to:
                 term_end = self._numbers.term_of(begin)[1]  # seen_to must tell the terms apart
                 raw = bytes(log.view(begin, _slice_bytes(left), end=term_end))
-                found = scan_ends(raw, begin, left, self.queues.places)
-                if all(may_have(place[QUEUE], place[NEXT] - 1, found.end) for place in found.places):
-                    for place in found.places:
-                        queue: ConsumeQueue = place[QUEUE]
-                        queue.next_offset = max(queue.next_offset, place[NEXT])
+                found = scan_ends(raw, begin, left, self.queues.queue_scans)
+                if all(
+                    may_have(queue_scan[QUEUE], queue_scan[NEXT] - 1, found.end)
+                    for queue_scan in found.queue_scans
+                ):
+                    for queue_scan in found.queue_scans:
+                        queue: ConsumeQueue = queue_scan[QUEUE]
+                        queue.next_offset = max(queue.next_offset, queue_scan[NEXT])
                         if self.changed is not None:
                             self.changed.add(queue)
                         queue.seen_to = found.end
                     self._scanned_to, count = found.end, found.records
                 else:
                     self._scan_singly_to = found.end
-                for place in found.places:
-                    clear(place)
+                for queue_scan in found.queue_scans:
+                    clear(queue_scan)
             count = count or self._scan_one()
             if not count:
                 self._looked_at = log.max_offset
@@ -454,6 +461,6 @@ def _slice_bytes(records_max: int) -> int:
     return min(records_max * RECORD_BYTES, SLICE_BYTES)
 
 
-def _first_of(place: Place) -> int:
-    """The CommitLog offset of the first record of a place."""
-    return int.from_bytes(place[UNITS][:8], "big")
+def _first_of(queue_scan: QueueScan) -> int:
+    """The CommitLog offset of the first record of a QueueScan."""
+    return int.from_bytes(queue_scan[UNITS][:8], "big")

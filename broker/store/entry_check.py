@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from broker.message.delay_levels import SCHEDULE_TOPIC, SCHEDULED_TOPICS
 from broker.message.inner_batch import INNER_BATCH, message_count, sys_flag_at
 from broker.message.record import Parsed, parse, property_value
-from broker.message.record_scan import FIRST, QUEUE, UNITS, Places, clear, new_place, scan_units
+from broker.message.record_scan import FIRST, QUEUE, UNITS, QueueScans, clear, new_queue_scan, scan_units
 from broker.store.log.mapped_file import is_file_name
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_check import has_two_bases
@@ -53,17 +53,17 @@ class ExpectedUnits(NamedTuple):
     offset: int = -1
 
 
-def expected_units(data: bytes, offset: int, places: Places) -> Iterator[ExpectedUnits]:
+def expected_units(data: bytes, offset: int, queue_scans: QueueScans) -> Iterator[ExpectedUnits]:
     """Yields the expected entries of the records in `data`, whole ones that begin at the CommitLog offset
-    `offset`; any thread. places: of this reader alone, empty at first."""
+    `offset`; any thread. queue_scans: of this reader alone, empty at first."""
     at = 0
     while at < len(data):
         window = data[at : at + WINDOW_BYTES]
-        found = scan_units(window, offset + at, RECORDS_PER_PASS, places, None, check_crc=False)
-        for place in found.places:
-            topic, queue_id = place[QUEUE]
-            yield ExpectedUnits(topic, queue_id, place[FIRST], bytes(place[UNITS]))
-            clear(place)
+        found = scan_units(window, offset + at, RECORDS_PER_PASS, queue_scans, None, check_crc=False)
+        for queue_scan in found.queue_scans:
+            topic, queue_id = queue_scan[QUEUE]
+            yield ExpectedUnits(topic, queue_id, queue_scan[FIRST], bytes(queue_scan[UNITS]))
+            clear(queue_scan)
         at = found.end - offset
         if found.records or at >= len(data):
             continue
@@ -74,7 +74,7 @@ def expected_units(data: bytes, offset: int, places: Places) -> Iterator[Expecte
         if topic and (sys_flag_at(data, at) & INNER_BATCH or topic in _SCHEDULED):
             yield ExpectedUnits(topic, queue_id, number, b"", offset + at)
         elif topic:  # the first one of its queue, or a long one
-            places.setdefault(topic, {})[queue_id] = new_place((topic, queue_id), 0, is_plain=True)
+            queue_scans.setdefault(topic, {})[queue_id] = new_queue_scan((topic, queue_id), 0, is_plain=True)
             yield ExpectedUnits(topic, queue_id, number, UNIT.pack(offset + at, size, code))
         at += size
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.message.prop_crc import parse_with_prop_crc
-from broker.message.record_scan import Place
+from broker.message.record_scan import QueueScan
 from broker.store.entry_check import EntryCheck, ExpectedUnits, expected_units
 from broker.store.log_check import RECORD_BYTES_MAX, Piece, check_file
 from broker.store.message_store import MessageStore
@@ -210,13 +210,13 @@ def _check(
     thread."""
     if forget is not None:
         forget()
-    pieces, expected, places = list[Piece](), list[ExpectedUnits](), dict[bytes, dict[int, Place]]()
+    pieces, expected, queue_scans = list[Piece](), list[ExpectedUnits](), dict[bytes, dict[int, QueueScan]]()
     for piece in check_file(descriptor, start, end, file_bytes):
         pieces.append(piece)
         size = piece.end - piece.start
         if not piece.fault and size <= RECORD_BYTES_MAX:  # a larger one is the rest of a file
             data = os.pread(descriptor, size, piece.start % file_bytes)
-            expected += expected_units(data, piece.start, places)
+            expected += expected_units(data, piece.start, queue_scans)
         if piece.end - start >= SLICE_BYTES:
             break
     return pieces, expected

@@ -17,7 +17,7 @@ from broker.message.indexed_keys import Keyed
 from broker.message.property_scan import waits_for_replicas
 from broker.message.record import host_bits, index_keys, key_hash, parse_properties, tags_code
 from broker.message.record_bytes import CommonFields, Message, queue_cursor, record_parts
-from broker.message.record_scan import new_place
+from broker.message.record_scan import new_queue_scan
 from broker.put.send_replies import reply_template, reply_texts
 from broker.put.success_frames import Answered
 from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
@@ -572,14 +572,16 @@ def test_scan(
     raw = bytes(whole[: len(whole) - cut])
 
     def scanned(function: Callable[..., Any], *more: Any, **options: Any) -> Any:
-        places = {
+        queue_scans = {
             topic: {
-                queue_id: new_place(f"{topic!r}{queue_id}", queue_id, is_plain=queue_id == 0 or check_crc)
+                queue_id: new_queue_scan(
+                    f"{topic!r}{queue_id}", queue_id, is_plain=queue_id == 0 or check_crc
+                )
                 for queue_id in (0, 1)
             }
             for topic in KNOWN_TOPICS
         }
-        return function(raw, LOG_AT, count_max, places, *more, **options), places
+        return function(raw, LOG_AT, count_max, queue_scans, *more, **options), queue_scans
 
     found = [scanned(function) for function in SCAN_ENDS]
     assert all(each == found[0] for each in found[1:]), found

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from broker.message.delay_levels import SCHEDULED_TOPICS
 from broker.message.inner_batch import INNER_BATCH, MESSAGES_MAX
 from broker.message.record import Parsed
-from broker.message.record_scan import Places, new_place
+from broker.message.record_scan import QueueScans, new_queue_scan
 from broker.store.log.disk_jobs import Job
 from broker.store.log.mapped_file import is_file_name
 from broker.store.queue.batch_queue import BatchQueue
@@ -78,8 +78,8 @@ class QueueTable:
         self._file_bytes, self._batch_file_bytes = file_bytes, batch_file_bytes
         self.table: dict[str, dict[int, ConsumeQueue]] = {}
         self._batch_table: dict[str, dict[int, BatchQueue]] = {}
-        self.places: Places = {}
-        """Of the queues of records that were read from the log, for record_scan.py. A place is plain from the
+        self.queue_scans: QueueScans = {}
+        """Of the queues of records that were read from the log, for record_scan.py. One is plain from the
         first record on that is dispatched."""
         self.size_counts: defaultdict[str, SizeCounts] = defaultdict(no_records)
         """By topic: the large messages that this broker has stored as master."""
@@ -147,8 +147,8 @@ class QueueTable:
     def of_record(
         self, parsed: Parsed, sys_flag: int, on_new: Callable[[str, int], None] | None = None
     ) -> ConsumeQueue | None:
-        """As get(), for a record from the log, and gives the queue its place. on_new: is called if the queue
-        has no unit yet. None: the topic's name cannot be that of a directory."""
+        """As get(), for a record from the log, and gives the queue its QueueScan. on_new: is called if the
+        queue has no unit yet. None: the topic's name cannot be that of a directory."""
         topic, queue_id = parsed[1].decode("utf-8", "replace"), parsed[2]
         if not is_file_name(topic):
             if on_new is not None:
@@ -160,8 +160,8 @@ class QueueTable:
             on_new(topic, queue_id)
             queue = self.get(topic, queue_id, sys_flag)  # it may be of the other kind now
         is_plain = on_new is not None and not isinstance(queue, BatchQueue) and topic not in SCHEDULED_TOPICS
-        place = new_place(queue, queue.key_prefix_hash, is_plain=is_plain)
-        self.places.setdefault(parsed[1], {})[queue_id] = place
+        queue_scan = new_queue_scan(queue, queue.key_prefix_hash, is_plain=is_plain)
+        self.queue_scans.setdefault(parsed[1], {})[queue_id] = queue_scan
         return queue
 
     def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -274,7 +274,7 @@ class QueueTable:
         """The topic has queue.type=BatchCQ: its queues without a message become BatchQueues, and keep their
         waiters."""
         queues = self.table.get(topic, {})
-        self.places.pop(topic.encode(), None)
+        self.queue_scans.pop(topic.encode(), None)
         for queue in [queue for queue in queues.values() if not queue.next_offset]:
             del queues[queue.queue_id]
             self._new_batch(topic, queue.queue_id).waiters = queue.waiters

@@ -12,7 +12,7 @@ import pytest
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
-from broker.message.record_scan import Places, Scanned, scan_ends
+from broker.message.record_scan import QueueScans, Scanned, scan_ends
 from broker.store import dispatching
 from broker.store.message_store import MessageStore
 from tests.support.slices import first
@@ -176,7 +176,7 @@ def test_a_cut_looks_at_the_tail_only(tmp_path: Path, monkeypatch: pytest.Monkey
     tail = [put_behind(store) for _ in range(3)]
     starts: list[int] = []
 
-    def noted(raw: bytes, offset: int, count_max: int, places: Places) -> Scanned:
+    def noted(raw: bytes, offset: int, count_max: int, places: QueueScans) -> Scanned:
         starts.append(offset)
         return scan_ends(raw, offset, count_max, places)
 
