@@ -203,21 +203,21 @@ def _repair_queues(
     print()
     steps = repair_queues(store, found, writes=yes, file_bytes=file_bytes, batch_file_bytes=batch_file_bytes)
     each_step(steps, "read", 0, as_json=False)
-    for place in found.resized:
+    for queue in found.resized:
         did = "was rewritten" if yes else "has files of another size"
-        print(f"queue {place.topic} {place.queue_id}: {did}")
+        print(f"queue {queue.topic} {queue.queue_id}: {did}")
     if found.resized and not yes:
         print(
             "Nothing was changed: add --yes to rewrite them, and to check all entries, on the stopped broker."
         )
         return
-    for place, count in sorted(found.entries.items()):
-        print(f"queue {place.topic} {place.queue_id}: {_entries(count)}")
-    for place, why in sorted(found.left.items()):
-        print(f"queue {place.topic} {place.queue_id}: cannot be repaired: {why}")
-    for place, path in sorted(found.without_file.items()):
+    for queue, count in sorted(found.entries.items()):
+        print(f"queue {queue.topic} {queue.queue_id}: {_entries(count)}")
+    for queue, why in sorted(found.left.items()):
+        print(f"queue {queue.topic} {queue.queue_id}: cannot be repaired: {why}")
+    for queue, path in sorted(found.without_file.items()):
         print(
-            f"queue {place.topic} {place.queue_id}: has records and no file. If its topic was not deleted, "
+            f"queue {queue.topic} {queue.queue_id}: has records and no file. If its topic was not deleted, "
             f"make an empty file and repair again: {path}"
         )
     entries, files = _entries(found.count), plural(found.files, "file")

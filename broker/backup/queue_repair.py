@@ -66,7 +66,7 @@ EXTENDED_BELOW: Final = -(1 << 31)
 """A tags code below it is an address in RocketMQ's consumequeue_ext."""
 
 
-class Place(NamedTuple):
+class TopicQueue(NamedTuple):
     """One queue."""
 
     topic: str
@@ -79,11 +79,11 @@ class Repaired(msgspec.Struct):
     queues that cannot be repaired, and why. without_file: queues that have records and no file, and the file
     of their first record."""
 
-    entries: dict[Place, int] = msgspec.field(default_factory=dict)
+    entries: dict[TopicQueue, int] = msgspec.field(default_factory=dict)
     files: int = 0
-    resized: list[Place] = msgspec.field(default_factory=list)
-    left: dict[Place, str] = msgspec.field(default_factory=dict)
-    without_file: dict[Place, Path] = msgspec.field(default_factory=dict)
+    resized: list[TopicQueue] = msgspec.field(default_factory=list)
+    left: dict[TopicQueue, str] = msgspec.field(default_factory=dict)
+    without_file: dict[TopicQueue, Path] = msgspec.field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -92,7 +92,7 @@ class Repaired(msgspec.Struct):
 
 
 class _Record(NamedTuple):
-    place: Place
+    topic_queue: TopicQueue
     number: int
     offset: int
     size: int
@@ -142,7 +142,7 @@ def _resize(base: Path, kind: FileKind, found: Repaired, *, writes: bool) -> Non
     for queue in queue_directories(base):
         directory = Path(queue.path)
         if other_sizes(directory, kind):
-            found.resized.append(Place(queue.topic, queue.queue_id))
+            found.resized.append(TopicQueue(queue.topic, queue.queue_id))
             if writes:
                 resize(directory, kind.file_bytes)
 
@@ -155,15 +155,15 @@ class _Repair:
             raise RepairError(f"{store.root / 'commitlog'} has no record")
         self._levels = DelayLevels()
         self._mapped = lru_cache(MAPPED_MAX)(mapped)
-        self._queues: dict[Place, QueueFiles] = {}
+        self._queues: dict[TopicQueue, QueueFiles] = {}
         self._bytes = store.max_offset - store.min_offset
         self._confirmed = read_checkpoint(store.root / "checkpoint").confirm_offset  # 0: unknown
         self._dispatched_to = 0  # a start dispatches nothing in front of it
         self._dispatched = 0  # end of the newest record that must have an entry
-        self._last: dict[Place, int] = {}  # number of each queue's newest record up to there
-        self._first: dict[Place, int] = {}  # lowest number in the log
-        self._right: dict[Place, int] = {}  # highest number with a right entry
-        self._counts: Counter[Place] = Counter()  # records
+        self._last: dict[TopicQueue, int] = {}  # number of each queue's newest record up to there
+        self._first: dict[TopicQueue, int] = {}  # lowest number in the log
+        self._right: dict[TopicQueue, int] = {}  # highest number with a right entry
+        self._counts: Counter[TopicQueue] = Counter()  # records
         self._read_to = store.max_offset
         self._done: dict[Path, bytearray] = {}  # a bit for each entry that was written, or would be
 
@@ -183,14 +183,14 @@ class _Repair:
         yield 2 * self._bytes, 2 * self._bytes
 
     def _repair(self) -> Iterator[tuple[int, int]]:
-        for place, first in sorted(self._first.items()):
-            self._replace_files(place, first, self._last.get(place, first - 1) + 1)
+        for topic_queue, first in sorted(self._first.items()):
+            self._replace_files(topic_queue, first, self._last.get(topic_queue, first - 1) + 1)
         self._mapped.cache_clear()
         yield from self._look_for_entries()
-        for place, first in self._first.items():
-            if place not in self._found.left:
-                self._empty_behind(place, self._last.get(place, first - 1))
-                self._fill_gaps(place, first)
+        for topic_queue, first in self._first.items():
+            if topic_queue not in self._found.left:
+                self._empty_behind(topic_queue, self._last.get(topic_queue, first - 1))
+                self._fill_gaps(topic_queue, first)
         if self._writes:
             for path in self._done:
                 sync(path)
@@ -219,8 +219,8 @@ class _Repair:
                         is_sure = name not in SCHEDULED_TOPICS and properties.count(b"TAGS\x01") < 2
                         if name in SCHEDULED_TOPICS:
                             tags_code = self._levels.queue_code(name, properties, stored)
-                        place = Place(name, queue_id)
-                        yield _Record(place, number, start + position, size, tags_code, is_sure)
+                        topic_queue = TopicQueue(name, queue_id)
+                        yield _Record(topic_queue, number, start + position, size, tags_code, is_sure)
                     count += 1
                     if not count % RECORDS_PER_STEP:
                         yield read + start + position - self._store.min_offset, 2 * self._bytes
@@ -237,21 +237,21 @@ class _Repair:
             )
 
     def _look_for_ends(self) -> Iterator[tuple[int, int]]:
-        undispatched: dict[Place, int] = {}
+        undispatched: dict[TopicQueue, int] = {}
         for record in self._records(0):
             if not isinstance(record, _Record):
                 yield record
                 continue
-            place, number, files = record.place, record.number, self._files(record.place)
+            topic_queue, number, files = record.topic_queue, record.number, self._files(record.topic_queue)
             if not files:
-                self._found.without_file.setdefault(place, files.where(number)[0])
+                self._found.without_file.setdefault(topic_queue, files.where(number)[0])
                 continue
-            undispatched[place] = number
-            self._first[place] = min(self._first.get(place, number), number)
-            self._counts[place] += 1
+            undispatched[topic_queue] = number
+            self._first[topic_queue] = min(self._first.get(topic_queue, number), number)
+            self._counts[topic_queue] += 1
             unit = files.read(number)
             if unit[:2] == (record.offset, record.size):
-                self._right[place] = max(self._right.get(place, 0), number)
+                self._right[topic_queue] = max(self._right.get(topic_queue, 0), number)
             if self._must_have_entry(record, unit):
                 self._dispatched = record.end
                 self._last.update(undispatched)
@@ -270,11 +270,14 @@ class _Repair:
                 yield record
             elif record.end > self._dispatched:
                 return
-            elif record.number <= self._last.get(record.place, -1) and record.place not in self._found.left:
+            elif (
+                record.number <= self._last.get(record.topic_queue, -1)
+                and record.topic_queue not in self._found.left
+            ):
                 self._check(record)
 
     def _check(self, record: _Record) -> None:
-        files = self._files(record.place)
+        files = self._files(record.topic_queue)
         path, at = files.where(record.number)
         bits = self._done.get(path)
         if bits is None or not bits[at >> 3] & 1 << (at & 7):
@@ -282,35 +285,35 @@ class _Repair:
             if unit[:2] == (record.offset, record.size):
                 if self._has_its_code(unit, record):
                     return
-            elif self._is_of_another(unit, record.place, record.number):
+            elif self._is_of_another(unit, record.topic_queue, record.number):
                 return
-            self._count(record.place, path, at)
+            self._count(record.topic_queue, path, at)
         if self._writes:
             write(path, at * UNIT_BYTES, UNIT.pack(record.offset, record.size, record.tags_code))
 
-    def _count(self, place: Place, path: Path, at: int) -> None:
+    def _count(self, topic_queue: TopicQueue, path: Path, at: int) -> None:
         bits = self._done.setdefault(path, bytearray((self._file_bytes // UNIT_BYTES >> 3) + 1))
         bits[at >> 3] |= 1 << (at & 7)
-        self._found.entries[place] = self._found.entries.get(place, 0) + 1
+        self._found.entries[topic_queue] = self._found.entries.get(topic_queue, 0) + 1
 
-    def _empty_behind(self, place: Place, last: int) -> None:
-        for number, unit in self._files(place).behind(last):
-            if not self._is_of_another(unit, place, number, is_any_topic=True):
-                self._replace(place, number, bytes(UNIT_BYTES))
+    def _empty_behind(self, topic_queue: TopicQueue, last: int) -> None:
+        for number, unit in self._files(topic_queue).behind(last):
+            if not self._is_of_another(unit, topic_queue, number, is_any_topic=True):
+                self._replace(topic_queue, number, bytes(UNIT_BYTES))
 
-    def _fill_gaps(self, place: Place, first: int) -> None:
+    def _fill_gaps(self, topic_queue: TopicQueue, first: int) -> None:
         """Even without a record for it, an empty entry must be filled: a start may end the queue there, and
         no consumer gets beyond it."""
-        if place in self._last:
-            for number, _ in self._files(place).gaps(first, self._last[place]):
-                self._replace(place, number, FILLER)
+        if topic_queue in self._last:
+            for number, _ in self._files(topic_queue).gaps(first, self._last[topic_queue]):
+                self._replace(topic_queue, number, FILLER)
 
-    def _replace(self, place: Place, number: int, entry: bytes) -> None:
+    def _replace(self, topic_queue: TopicQueue, number: int, entry: bytes) -> None:
         """Writes an entry, unless a record has it now."""
-        path, at = self._files(place).where(number)
+        path, at = self._files(topic_queue).where(number)
         bits = self._done.get(path)
         if bits is None or not bits[at >> 3] & 1 << (at & 7):
-            self._count(place, path, at)
+            self._count(topic_queue, path, at)
             if self._writes:
                 write(path, at * UNIT_BYTES, entry)
 
@@ -318,17 +321,19 @@ class _Repair:
         # The code of a delayed message depends on settings that are not known here.
         return not record.is_code_sure or unit[2] == record.tags_code or unit[2] < EXTENDED_BELOW
 
-    def _is_of_another(self, unit: Unit, place: Place, number: int, *, is_any_topic: bool = False) -> bool:
+    def _is_of_another(
+        self, unit: Unit, topic_queue: TopicQueue, number: int, *, is_any_topic: bool = False
+    ) -> bool:
         """Whether the entry points to a whole record of this queue and number, or to one that has an entry in
         this queue besides its own. is_any_topic: no checksum covers the topic, so the topic may be wrong."""
         parsed = self._parsed(*unit[:2])
         if parsed is None:
             return False
         _, topic, queue_id, its_number, _, _, properties = parsed
-        if (queue_id, its_number) == (place.queue_id, number):
-            return is_any_topic or topic.decode("utf-8", "replace") == place.topic
+        if (queue_id, its_number) == (topic_queue.queue_id, number):
+            return is_any_topic or topic.decode("utf-8", "replace") == topic_queue.topic
         others = property_value(properties, OTHER_QUEUES) or b""
-        return place.topic.encode() in others.split(b",")
+        return topic_queue.topic.encode() in others.split(b",")
 
     def _parsed(self, offset: int, size: int) -> Parsed | None:
         """Returns the whole record of that many bytes there; None: there is none."""
@@ -341,24 +346,24 @@ class _Repair:
 
     # -- the queues --------------------------------------------------------------------------------------
 
-    def _files(self, place: Place) -> QueueFiles:
-        files = self._queues.get(place)
+    def _files(self, topic_queue: TopicQueue) -> QueueFiles:
+        files = self._queues.get(topic_queue)
         if files is None:
-            files = self._queues[place] = QueueFiles(
-                self._store.root / "consumequeue", *place, self._file_bytes, self._mapped
+            files = self._queues[topic_queue] = QueueFiles(
+                self._store.root / "consumequeue", *topic_queue, self._file_bytes, self._mapped
             )
         return files
 
-    def _replace_files(self, place: Place, first: int, end: int) -> None:
+    def _replace_files(self, topic_queue: TopicQueue, first: int, end: int) -> None:
         """Replaces files that are missing or too short, from the first record's to the last one's."""
-        files = self._files(place)
+        files = self._files(topic_queue)
         fault = files.fault()
-        if end - first > 2 * self._counts[place] + self._file_bytes // UNIT_BYTES:
-            fault = f"its {self._counts[place]} records have numbers from {first} to {end - 1}"
-        if (right := self._right.get(place, -1)) >= end:
+        if end - first > 2 * self._counts[topic_queue] + self._file_bytes // UNIT_BYTES:
+            fault = f"its {self._counts[topic_queue]} records have numbers from {first} to {end - 1}"
+        if (right := self._right.get(topic_queue, -1)) >= end:
             fault = f"its newest record has number {end - 1}, an older one {right}, and both have entries"
         if fault is not None:
-            self._found.left[place] = fault
+            self._found.left[topic_queue] = fault
             return
         for start, entries in files.incomplete(first, end):
             self._found.files += 1

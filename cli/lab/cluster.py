@@ -91,8 +91,8 @@ class Program:
         return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
 
 
-class Place:
-    """Where and how programs run: all on this machine's loopback. `keelmq chaos` has another one."""
+class Launcher:
+    """Addresses and commands of programs: all on the loopback. `keelmq chaos` has another one."""
 
     environ: Mapping[str, str] = {}
     """Variables of the programs, in addition to those of this process without KEELMQ_..."""
@@ -125,13 +125,13 @@ class Cluster:
         broker_settings: Mapping[str, str] | None = None,
         detached: bool = False,
         http: bool = False,
-        place: Place | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         """`http`: every program also serves HTTP (a slower start). `detached`: outlives this process."""
         self.directory = directory
         self.cluster_name, self.broker_name = cluster_name, broker_name
         self._detached, self._http = detached, http
-        self._place = place or Place()
+        self._launcher = launcher or Launcher()
         directory.mkdir(parents=True, exist_ok=True)
         ports = self._ports()
         self.name_servers = self._name_servers(name_servers, ports, dict(namesrv_settings or {}))
@@ -175,13 +175,13 @@ class Cluster:
         assert not program.is_running, program.name
         with program.log_path.open("ab") as log:
             program.process = subprocess.Popen(
-                self._place.command(program),
+                self._launcher.command(program),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={
                     **{key: value for key, value in os.environ.items() if not key.startswith("KEELMQ_")},
-                    **self._place.environ,
+                    **self._launcher.environ,
                 },
                 start_new_session=True,  # Ctrl-C reaches this process only, which stops them in order
                 preexec_fn=None if self._detached else _die_with_parent,
@@ -266,7 +266,7 @@ class Cluster:
         secret_path = self.directory / "raft-secret"
         secret_path.touch(mode=0o600)
         secret_path.write_text(secrets.token_hex(32) + "\n")
-        hosts = [self._place.host(f"namesrv-{index}") for index in range(count)]
+        hosts = [self._launcher.host(f"namesrv-{index}") for index in range(count)]
         requests = [f"{host}:{next(ports)}" for host in hosts]
         rafts = [f"{host}:{next(ports)}" for host in hosts]
         programs = []
@@ -274,7 +274,7 @@ class Cluster:
             address = f"{host}:{next(ports)}"
             http_port = str(next(ports)) if self._http else HTTP_OFF
             settings = {
-                "bindAddress": self._place.bind(f"namesrv-{index}"),
+                "bindAddress": self._launcher.bind(f"namesrv-{index}"),
                 "listenPort": _port(address),
                 "httpPort": http_port,
                 "enableControllerInNamesrv": "true",
@@ -298,14 +298,14 @@ class Cluster:
     def _brokers(self, count: int, ports: Iterator[int], extra: dict[str, str]) -> list[Program]:
         programs = []
         for index in range(count):
-            host = self._place.host(f"broker-{index}")
+            host = self._launcher.host(f"broker-{index}")
             address = f"{host}:{next(ports)}"
             http_port = str(next(ports)) if self._http else HTTP_OFF
             settings = {
                 "brokerClusterName": self.cluster_name,
                 "brokerName": self.broker_name,
                 "brokerId": "-1",
-                "bindAddress": self._place.bind(f"broker-{index}"),
+                "bindAddress": self._launcher.bind(f"broker-{index}"),
                 "brokerIP1": host,
                 "listenPort": _port(address),
                 "fastListenPort": "-1",  # it might be the port of one that starts later

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.lab.cluster import Cluster, Place, Program, write_settings
+from cli.lab.cluster import Cluster, Launcher, Program, write_settings
 from cli.lab.ports import is_free
 
 MODULE = "broker.container"
@@ -92,7 +92,7 @@ class ContainerCluster(Cluster):
         other_settings: Mapping[str, str] | None = None,
         detached: bool = False,
         http: bool = False,
-        place: Place | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         """groups: names; the first one is broker_name. processes: containerProcesses. other_settings: of the
         groups after the first, over broker_settings."""
@@ -109,7 +109,7 @@ class ContainerCluster(Cluster):
             broker_settings=broker_settings,
             detached=detached,
             http=http,
-            place=place,
+            launcher=launcher,
         )
 
     @property

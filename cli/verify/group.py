@@ -20,7 +20,7 @@ from cli.verify.core.compare import (
     queue_differences,
     table_differences,
 )
-from cli.verify.core.verdict import Member, Place, Step, Verdict, judge, log_steps
+from cli.verify.core.verdict import Divergence, Member, Step, Verdict, judge, log_steps
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.store_copies import (
@@ -34,8 +34,8 @@ from keelmq.remoting.operations.store_copies import (
 
 PIECE_BYTES: Final = (1 << 20, 4_096, PIECE_BYTES_MIN)
 """A piece that differs is read again in smaller ones."""
-PLACES_MAX: Final = 100
-"""Places of the log that are examined. With more, the report advises overwriting nothing."""
+DIVERGENCES_MAX: Final = 100
+"""Divergences of the log that are examined. With more, the report advises overwriting nothing."""
 STEP_BYTES: Final = 16 << 20
 BUSY_S, BUSY_TRIES = 0.2, 300
 SETTLE_S, SETTLE_TRIES = 0.5, 10
@@ -209,15 +209,15 @@ class GroupComparison:
                 await asyncio.sleep(max(due - (time.monotonic() - began), 0))
 
     async def _examine(self, start: int, end: int) -> None:
-        """Adds a verdict and a difference for each place that differs."""
+        """Adds a verdict and a difference for each divergence."""
         for low, high in await self._runs(start, end, PIECE_BYTES[0]):
             for first in range(low, high, PIECE_BYTES[0]):
                 for begin, stop in await self._runs(first, min(first + PIECE_BYTES[0], high), PIECE_BYTES[1]):
-                    for place in await self._places(*await self._narrowed(begin, stop)):
-                        if len(self.report.verdicts) >= PLACES_MAX:
+                    for divergence in await self._divergences(*await self._narrowed(begin, stop)):
+                        if len(self.report.verdicts) >= DIVERGENCES_MAX:
                             self.report.is_examined = False
                             return
-                        verdict = judge(place)
+                        verdict = judge(divergence)
                         self.report.verdicts.append(verdict)
                         self.report.differences.append(log_difference(verdict))
 
@@ -238,8 +238,8 @@ class GroupComparison:
         last = await self._runs(tail, end, PIECE_BYTES[2])
         return (first[0][0] if first else start), (last[-1][1] if last else end)
 
-    async def _places(self, start: int, end: int) -> list[Place]:
-        """Returns the places of a range that differs: its damaged records, and what differs between them."""
+    async def _divergences(self, start: int, end: int) -> list[Divergence]:
+        """Returns the divergences of a range: its damaged records, and what differs between them."""
         unchecked: dict[str, str] = {}
         checked = await self._checked(start, end, unchecked)
         units = list[tuple[int, int]]()
@@ -269,7 +269,7 @@ class GroupComparison:
             crcs = {address: each[0] for address, each in said.items()}
             if len(crcs) > 1 and (len(set(crcs.values())) > 1 or damaged):
                 epochs = {address: epoch_at(self._digests[address], low) for address in crcs}
-                found.append(Place(low, high, crcs, damaged, unchecked, epochs))
+                found.append(Divergence(low, high, crcs, damaged, unchecked, epochs))
         return found
 
     async def _checked(

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from cli.lab.cluster import Cluster, ClusterError, Place, Program
+from cli.lab.cluster import Cluster, ClusterError, Launcher, Program
 from tests.attacks.container_program import AttackedContainer
 from tests.attacks.frames import CLOSED as NO_CONNECTION
 from tests.attacks.frames import Answer, Identity, Request
@@ -56,7 +56,7 @@ CONTAINER_READY_S: Final = 80.0
 MASTER_FILE_BYTES: Final = 1_048_576
 
 
-class _Place(Place):
+class _Launcher(Launcher):
     """mqcontroller is an entry point of a module that is mqnamesrv otherwise."""
 
     def command(self, program: Program) -> list[str]:
@@ -86,7 +86,7 @@ class Stage:
             namesrv_settings={**shared, **of_users},
             broker_settings={**shared, **_BROKER, **(_HA if self.is_closed else {})},
             http=True,
-            place=_Place(),
+            launcher=_Launcher(),
         )
         self._make_a_controller(self.cluster.name_servers[1])
         self.container = AttackedContainer(self.cluster, {**shared, **of_users})

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from broker.config.broker_config import BrokerConfig
-from cli.lab.cluster import Place, Program
+from cli.lab.cluster import Launcher, Program
 from keelmq import Credentials, Message, Producer, TlsSettings
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode
@@ -52,7 +52,7 @@ UNSWEPT = {RequestCode.CLEAN_BROKER_DATA}
 """It forgets the broker, and the rest of the answers would be about nothing."""
 
 
-class Talkative(Place):
+class Talkative(Launcher):
     """Programs that log everything."""
 
     def command(self, program: Program) -> list[str]:
@@ -91,7 +91,7 @@ async def closed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Secu
         tls=authority,
         more=keys,
         namesrv_settings=raft,
-        place=Talkative(),
+        launcher=Talkative(),
     ) as found:
         await found.create_topic("Mine")
         await found.create_user(USER, {"Topic:Mine": ["Pub"]})

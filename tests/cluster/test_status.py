@@ -19,7 +19,7 @@ import pytest
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import encode_epochs
-from cli.lab.cluster import Cluster, Place, Program
+from cli.lab.cluster import Cluster, Launcher, Program
 from cli.status.command import TIMEOUT_DEFAULT_MS, code_of
 from keelmq.client import Message, Producer
 from keelmq.health.reach import Reach
@@ -117,7 +117,7 @@ async def test_faults_of_real_processes(tmp_path: Path) -> None:
         assert code == 3 and found["verdict"] == "failed" and found["groups"] == []
 
 
-class SmallDisk(Place):
+class SmallDisk(Launcher):
     """The store of broker-2 is on a disk of its own, which only it and its root directory in /proc show."""
 
     def command(self, program: Program) -> list[str]:
@@ -141,8 +141,8 @@ async def test_the_worst_faults_of_real_processes(tmp_path: Path) -> None:
     """A full disk (where one can be mounted), a replica with the epochs of another log that does not know
     all controllers either, a master below minInSyncReplicas, and no replica that may be elected."""
     has_disk = can_mount()
-    place = SmallDisk() if has_disk else None
-    async with Harness(tmp_path, broker_settings=SAFE, place=place) as running:
+    launcher = SmallDisk() if has_disk else None
+    async with Harness(tmp_path, broker_settings=SAFE, launcher=launcher) as running:
         cluster = running.cluster
         await until_well(cluster)
         if has_disk:  # before a message: the files that one makes would take the room that is to be filled

@@ -50,15 +50,15 @@ SETTINGS = {
 }
 
 
-Place: TypeAlias = tuple[str, int, int]
+QueuePosition: TypeAlias = tuple[str, int, int]
 """topic, queueId, queueOffset"""
 
 
 @dataclass(slots=True)
 class Round:
-    """acked: key -> place, as the broker answered before it was killed."""
+    """acked: key -> position, as the broker answered before it was killed."""
 
-    acked: dict[str, Place] = field(default_factory=dict)
+    acked: dict[str, QueuePosition] = field(default_factory=dict)
     recovery_ms: int = 0
     log_bytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Writer:
     """One connection with IN_FLIGHT messages on their way, until it breaks."""
 
     def __init__(self, number: int) -> None:
-        self.acked: dict[str, Place] = {}
+        self.acked: dict[str, QueuePosition] = {}
         self._number = number
         self._count = 0
         self._waiting: dict[int, tuple[str, str, int]] = {}
@@ -136,7 +136,7 @@ async def _answer(reader: asyncio.StreamReader) -> RemotingCommand:
     return decode_command(await reader.readexactly(size))
 
 
-async def write_until_killed(port: int, pid: int, number: int, after_s: float) -> dict[str, Place]:
+async def write_until_killed(port: int, pid: int, number: int, after_s: float) -> dict[str, QueuePosition]:
     writer = Writer(number)
     task = asyncio.create_task(writer.run(port))
     await asyncio.wait([task], timeout=after_s)
@@ -183,7 +183,7 @@ def each_record(log: CommitLog) -> Iterator[tuple[bytes, int, int, int]]:
         offset += size
 
 
-def check(store: MessageStore, acked: dict[str, Place], dice: random.Random) -> list[str]:
+def check(store: MessageStore, acked: dict[str, QueuePosition], dice: random.Random) -> list[str]:
     """What is wrong: acknowledged messages that are not where the answer said, offsets given twice or left
     out, queues and index that lack a record."""
     problems = []
@@ -229,7 +229,7 @@ def run(count: int, seed: int, directory: Path) -> int:
     """The number of problems. Each round goes on with the store of the one before."""
     dice = random.Random(seed)
     problems = 0
-    acked: dict[str, Place] = {}
+    acked: dict[str, QueuePosition] = {}
     for number in range(count):
         done = crash(directory, number, dice)
         problems += len(done.problems)
@@ -248,8 +248,8 @@ def run(count: int, seed: int, directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    place = Path(tempfile.mkdtemp(prefix="keelmq-crash-"))
+    directory = Path(tempfile.mkdtemp(prefix="keelmq-crash-"))
     try:
-        sys.exit(bool(run(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1, place)))
+        sys.exit(bool(run(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1, directory)))
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(directory)

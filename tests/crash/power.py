@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cli.lab.ack_log import AckLog
-from cli.lab.cluster import Place, Program
+from cli.lab.cluster import Launcher, Program
 from keelmq.runtime.clock import now_ms
 from tests.crash.power_layer import restore
 from tests.support.harness import Harness
@@ -40,7 +40,7 @@ SETTINGS = {
 }
 
 
-class PoweredPlace(Place):
+class PoweredLauncher(Launcher):
     """Brokers run on a power layer, with its image beside their store."""
 
     def command(self, program: Program) -> list[str]:
@@ -100,7 +100,7 @@ async def power_failure(directory: Path, flush: str, dice: random.Random, *, ack
     """Runs a group, cuts its power once, starts it again, and compares."""
     settings = SETTINGS | {"flushDiskType": flush}
     async with Harness(
-        directory, name_servers=1, broker_settings=settings, place=PoweredPlace(), rate=500
+        directory, name_servers=1, broker_settings=settings, launcher=PoweredLauncher(), rate=500
     ) as running:
         running.ack_log = log = TimedAckLog()
         master = await running.master()
@@ -134,9 +134,9 @@ def run(count: int, seed: int, directory: Path) -> int:
     dice, problems = random.Random(seed), 0
     for number in range(count):
         for flush in ("SYNC_FLUSH", "ASYNC_FLUSH"):
-            place = directory / f"{flush}-{number}"
-            place.mkdir()
-            done = asyncio.run(power_failure(place, flush, dice))
+            run_directory = directory / f"{flush}-{number}"
+            run_directory.mkdir()
+            done = asyncio.run(power_failure(run_directory, flush, dice))
             found = done.problems(flush)
             problems += len(found)
             print(
@@ -145,7 +145,7 @@ def run(count: int, seed: int, directory: Path) -> int:
                 + (f"; {'; '.join(found)}" if found else ""),
                 flush=True,
             )
-            shutil.rmtree(place)
+            shutil.rmtree(run_directory)
     return problems
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from cli.lab.ack_log import AckLog, Report, read_body
-from cli.lab.cluster import ClusterError, Place, Program
+from cli.lab.cluster import ClusterError, Launcher, Program
 from cli.lab.container_cluster import ContainerCluster, ContainerProgram, InnerProgram
 from cli.lab.observer import Picture, Watcher
 from cli.lab.secure import SECURITY, application_tls, credentials_path, secured
@@ -101,7 +101,7 @@ class Row:
     seconds: float = 0.0
 
 
-class OnOwnDisks(Place):
+class OnOwnDisks(Launcher):
     """Containers run where the disks are. All programs listen on every address: their own may change."""
 
     def __init__(self, disks: OwnDisks) -> None:
@@ -546,7 +546,7 @@ async def bad_day(directory: Path) -> AsyncIterator[Day]:
             container_settings=keys,
             broker_settings={**SETTINGS, "backupPath": str(directory / "backups")},
             http=True,
-            place=OnOwnDisks(disks),
+            launcher=OnOwnDisks(disks),
         )
         for program in cluster.programs:
             own = program.own if isinstance(program, ContainerProgram) else program.settings

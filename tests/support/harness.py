@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from cli.lab.ack_log import AckLog, Report
-from cli.lab.cluster import Cluster, Place, Program
+from cli.lab.cluster import Cluster, Launcher, Program
 from cli.lab.container_cluster import ContainerCluster
 from cli.lab.observer import Picture, Watcher
 from cli.lab.traffic import Traffic, read_back
@@ -44,11 +44,11 @@ class Harness:
         http: bool = False,
         credentials: Credentials | None = None,
         containers: bool = False,
-        place: Place | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         """credentials: of an administrator, for all clients here, where requests must be signed. containers:
-        each broker is in one, beside a broker of another group. place: where and how brokers run that are in
-        none."""
+        each broker is in one, beside a broker of another group. launcher: where and how brokers run that are
+        in none."""
         settings = SAFE if broker_settings is None else broker_settings
         self.cluster: Cluster
         if containers:
@@ -71,7 +71,7 @@ class Harness:
                 broker_settings=settings,
                 namesrv_settings=namesrv_settings,
                 http=http,
-                place=place,
+                launcher=launcher,
             )
         self.ack_log = AckLog()
         self._traffic: Traffic | None = None

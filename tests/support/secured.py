@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.lab.cluster import Cluster, Place, Program
+from cli.lab.cluster import Cluster, Launcher, Program
 from keelmq import Credentials, TlsSettings
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
@@ -116,7 +116,7 @@ async def secured(
     checks_routes: bool = True,
     namesrv_settings: Mapping[str, str] | None = None,
     broker_settings: Mapping[str, str] | None = None,
-    place: Place | None = None,
+    launcher: Launcher | None = None,
     more: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Secured]:
     """Every program is up, and the broker is registered. tls: all connections must be TLS. checks_routes
@@ -130,7 +130,7 @@ async def secured(
         name_servers=1,
         brokers=1,
         http=http,
-        place=place,
+        launcher=launcher,
         namesrv_settings={
             **everywhere,
             "usersPath": str(users),

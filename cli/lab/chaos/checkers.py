@@ -34,7 +34,7 @@ from cli.lab.chaos.history import (
 
 MESSAGES_SHOWN = 10
 
-Place = tuple[int, int]
+QueueOffset = tuple[int, int]
 """Queue and queue offset."""
 
 
@@ -46,9 +46,9 @@ class World:
     invoked: dict[int, Send] = field(default_factory=dict)
     ended: dict[int, Send] = field(default_factory=dict)
     reads: list[Read] = field(default_factory=list)
-    final: dict[Place, int] = field(default_factory=dict)
+    final: dict[QueueOffset, int] = field(default_factory=dict)
     final_reads: list[Read] = field(default_factory=list)
-    copies: dict[int, list[Place]] = field(default_factory=dict)
+    copies: dict[int, list[QueueOffset]] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -189,13 +189,13 @@ def vanished(world: World) -> Iterator[str]:
 
 def reused(world: World) -> Iterator[str]:
     """Two messages at one place, for producers, for consumers, or in the final reads."""
-    owner: dict[Place, int] = {}
+    owner: dict[QueueOffset, int] = {}
     for send in world.acked:
         if send.queue is not None and send.offset is not None:
             other = owner.setdefault((send.queue, send.offset), send.number)
             if other != send.number:
                 yield f"{_place(send.queue, send.offset)} was acknowledged to {other} and to {send.number}"
-    seen: dict[Place, int] = {}
+    seen: dict[QueueOffset, int] = {}
     for read in (*world.reads, *world.final_reads):
         for offset, number in read.messages:
             other = seen.setdefault((read.queue, offset), number)

@@ -220,7 +220,7 @@ class Nemesis:
     # -- network -----------------------------------------------------------------------------------------
 
     async def _cut(self, program: Program) -> Heal:
-        net = self._stage.place.net
+        net = self._stage.launcher.net
         assert net is not None
         net.unplug(program.name)
 
@@ -244,7 +244,7 @@ class Nemesis:
         return await self._cut_ways(ways + [(name, program.name) for name in names])
 
     async def _cut_ways(self, ways: list[tuple[str, str]]) -> Heal:
-        net = self._stage.place.net
+        net = self._stage.launcher.net
         assert net is not None
         await asyncio.to_thread(net.cut, ways)
 
@@ -261,7 +261,7 @@ class Nemesis:
         await self._stage.kill(program)
 
         async def heal() -> None:
-            self._stage.place.move(program)
+            self._stage.launcher.move(program)
             self._stage.start(program)
 
         return heal
@@ -298,7 +298,7 @@ class Nemesis:
     # -- disk and clock ----------------------------------------------------------------------------------
 
     async def _fill(self, program: Program) -> Heal:
-        net, disk = self._stage.place.net, self._stage.store(program)
+        net, disk = self._stage.launcher.net, self._stage.store(program)
         assert net is not None
         self._stage.filled.add(program.name)
         await asyncio.to_thread(net.fill_disk, disk)
@@ -310,7 +310,7 @@ class Nemesis:
         return heal
 
     async def _slow(self, program: Program) -> Heal:
-        fault_shim = self._stage.place.fault_shims[program.name]
+        fault_shim = self._stage.launcher.fault_shims[program.name]
         fault_shim.set_flush(self._dice.choice(FLUSH_LONGER_MS))
 
         async def heal() -> None:
@@ -320,7 +320,7 @@ class Nemesis:
 
     async def _clock(self, program: Program) -> Heal:
         """The wall clock jumps, and jumps back at the end."""
-        fault_shim = self._stage.place.fault_shims[program.name]
+        fault_shim = self._stage.launcher.fault_shims[program.name]
         fault_shim.set_clock(self._dice.choice(CLOCK_JUMPS_MS))
 
         async def heal() -> None:

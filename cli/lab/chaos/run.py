@@ -17,7 +17,7 @@ from cli.lab.chaos.judge import BROKER_NAME, CLUSTER_NAME, HISTORY, check_file, 
 from cli.lab.chaos.nemesis import Nemesis, StuckError
 from cli.lab.chaos.net import Net, NetError, missing
 from cli.lab.chaos.plan import DEFAULT_FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
-from cli.lab.chaos.stage import DISK_BYTES, ChaosPlace, Stage
+from cli.lab.chaos.stage import DISK_BYTES, ChaosLauncher, Stage
 from cli.lab.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
 from cli.lab.cluster import Cluster
 from cli.lab.container_cluster import ContainerCluster
@@ -287,18 +287,18 @@ def _play(
     net = Net(directory) if networked else None
     if net is not None:
         net.enter()
-    place = ChaosPlace(directory, net)
+    launcher = ChaosLauncher(directory, net)
     with secured(directory, CLUSTER_NAME, wanted=options.secure) as keys:
-        return _play_at(options, seed, place, steps, keys)
+        return _play_at(options, seed, launcher, steps, keys)
 
 
 def _play_at(
-    options: ChaosOptions, seed: int, place: ChaosPlace, steps: list[Step], keys: Mapping[str, str]
+    options: ChaosOptions, seed: int, launcher: ChaosLauncher, steps: list[Step], keys: Mapping[str, str]
 ) -> dict[str, int]:
     import uvloop
 
-    directory, net, settings = place.directory, place.net, {**broker_settings(options), **keys}
-    cluster = _cluster(options, place, settings, keys)
+    directory, net, settings = launcher.directory, launcher.net, {**broker_settings(options), **keys}
+    cluster = _cluster(options, launcher, settings, keys)
     if net is not None:
         for program in cluster.brokers:
             net.mount_disk(Path(program.settings["storePathRootDir"]), DISK_BYTES)
@@ -306,7 +306,7 @@ def _play_at(
     with History(directory / HISTORY) as history:
         recorder = Recorder(lambda: (time.monotonic_ns() - began) // 1_000, history.put)
         recorder.put(Run(t=0, seed=seed, wall_ms=began_wall, settings=settings))
-        stage = Stage(cluster, place, recorder)
+        stage = Stage(cluster, launcher, recorder)
         try:
             with (
                 cluster,
@@ -330,11 +330,11 @@ def _play_at(
 
 
 def _cluster(
-    options: ChaosOptions, place: ChaosPlace, settings: Mapping[str, str], keys: Mapping[str, str]
+    options: ChaosOptions, launcher: ChaosLauncher, settings: Mapping[str, str], keys: Mapping[str, str]
 ) -> Cluster:
     if options.container:
         return ContainerCluster(
-            place.directory,
+            launcher.directory,
             groups=(BROKER_NAME, NEIGHBOUR),
             containers=BROKERS,
             name_servers=NAME_SERVERS,
@@ -345,17 +345,17 @@ def _cluster(
             # Clients must not make the topic there, and the history has the telemetry of one group.
             other_settings={"autoCreateTopicEnable": "false", "telemetryEnable": "false"},
             namesrv_settings=keys,
-            place=place,
+            launcher=launcher,
         )
     return Cluster(
-        place.directory,
+        launcher.directory,
         name_servers=NAME_SERVERS,
         brokers=BROKERS,
         cluster_name=CLUSTER_NAME,
         broker_name=BROKER_NAME,
         broker_settings=settings,
         namesrv_settings=keys,
-        place=place,
+        launcher=launcher,
     )
 
 

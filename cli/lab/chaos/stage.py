@@ -17,7 +17,7 @@ from cli.lab.chaos.fault_shim import FaultShim
 from cli.lab.chaos.history import LOOP_BUDGET_MS, Exit, Log, LongTurn, Scrub, View
 from cli.lab.chaos.net import Net
 from cli.lab.chaos.traffic import Recorder
-from cli.lab.cluster import Cluster, Place, Program
+from cli.lab.cluster import Cluster, Launcher, Program
 from cli.lab.observer import Picture, Watcher
 from cli.lab.ports import HOST
 from keelmq.runtime.config import LOOP_BUDGET
@@ -33,7 +33,7 @@ LONG_TURNS_MAX = 1_000
 EVERYWHERE = "0.0.0.0"
 
 
-class ChaosPlace(Place):
+class ChaosLauncher(Launcher):
     """Each program has its own fault shim and, with `net`, its own host. Controllers and name servers are
     addressed by their host's name, which stays when its address changes; brokers register addresses. The logs
     name the callbacks that use more than LOOP_BUDGET_MS."""
@@ -74,8 +74,8 @@ class ChaosPlace(Place):
 class Stage:
     """`picture` is refreshed by look_forever(). Programs in `down` were stopped on purpose."""
 
-    def __init__(self, cluster: Cluster, place: ChaosPlace, recorder: Recorder) -> None:
-        self.cluster, self.place, self.recorder = cluster, place, recorder
+    def __init__(self, cluster: Cluster, launcher: ChaosLauncher, recorder: Recorder) -> None:
+        self.cluster, self.launcher, self.recorder = cluster, launcher, recorder
         self.picture = Picture()
         self.picture_t = -1  # when the request for it began
         self.down: set[str] = set()

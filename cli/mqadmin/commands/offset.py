@@ -29,7 +29,9 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Change nothing: show the group's offsets and what they would become"),
 ]
-Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")]
+ClusterOption = Annotated[
+    str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")
+]
 
 
 def wall_time(text: str) -> int:
@@ -63,7 +65,7 @@ def reset_offset_by_time(
         int | None, typer.Option("-o", "--offset", min=0, help="To this offset; needs -b and -q")
     ] = None,
     force: Force = "true",
-    cluster: Place = None,
+    cluster: ClusterOption = None,
     dry_run: DryRun = False,
 ) -> Action:
     """Reset a group to the first message stored at a time or later. Members need not be connected."""
@@ -139,7 +141,7 @@ def skip_accumulated(
     group: Group,
     topic: Topic,
     force: Force = "true",
-    cluster: Place = None,
+    cluster: ClusterOption = None,
     dry_run: DryRun = False,
 ) -> Action:
     """Skip what a group has not consumed yet: it continues with the next message."""

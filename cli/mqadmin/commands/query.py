@@ -44,7 +44,9 @@ Group = Annotated[
     typer.Option("-g", "--consumerGroup", help="With -d: a member of this group consumes them again"),
 ]
 ClientId = Annotated[str | None, typer.Option("-d", "--clientId", help="The member that consumes them")]
-Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")]
+ClusterOption = Annotated[
+    str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")
+]
 BodyFormat = Annotated[
     str | None,
     typer.Option("-f", "--bodyFormat", help="Also show the body, in this charset: UTF-8, GBK, ..."),
@@ -65,7 +67,7 @@ def query_by_id(
         str, typer.Option("-s", "--sendMessage", help="true: send each again, as a new message")
     ] = "false",
     body_format: BodyFormat = None,
-    cluster: Place = None,
+    cluster: ClusterOption = None,
 ) -> Action:
     """Messages by offset message id, which contains the broker's address and the offset; with -g and -d one
     consumer consumes them again, with -s true they are sent again."""
@@ -152,7 +154,7 @@ def query_by_key(
     count: Annotated[
         int, typer.Option("-m", "--maxNum", min=1, max=QUERY_NUMS, help="At most this many from each broker")
     ] = QUERY_NUMS,
-    cluster: Place = None,
+    cluster: ClusterOption = None,
 ) -> Action:
     """Messages with a key, from every broker of the topic."""
 
@@ -177,7 +179,7 @@ def query_by_unique_key(
     ] = False,
     group: Group = None,
     client_id: ClientId = None,
-    cluster: Place = None,
+    cluster: ClusterOption = None,
 ) -> Action:
     """The message with a producer's id; with -g and -d a consumer consumes it again."""
     _belong_together(group, client_id)

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cli.verify.core.verdict import Place, Verdict, judge
+from cli.verify.core.verdict import Divergence, Verdict, judge
 from keelmq.remoting.operations.route import DataVersion
 from keelmq.remoting.operations.store_copies import QueueChecksum, ReplicaDigest
 
@@ -67,16 +67,18 @@ def epoch_verdict(digests: Mapping[str, ReplicaDigest], start: int, end: int) ->
         return None
     first = min(at for _, at in set.symmetric_difference(*_two(said, odd)))
     values = {address: zlib.crc32(repr(each).encode()) for address, each in said.items()}
-    return judge(Place(first, end, values, damaged={}, unchecked={}, epochs={}))
+    return judge(Divergence(first, end, values, damaged={}, unchecked={}, epochs={}))
 
 
 def epoch_difference(verdict: Verdict, digests: Mapping[str, ReplicaDigest], start: int) -> Difference:
     """Returns the text about an epoch_verdict(). start: of the compared range."""
-    place = verdict.place
-    pairs = {address: epochs_in(each, start, place.end) for address, each in sorted(digests.items())}
+    divergence = verdict.divergence
+    pairs = {address: epochs_in(each, start, divergence.end) for address, each in sorted(digests.items())}
     shown = "; ".join(f"{each}: {_pairs(pairs[each])}" for each in pairs)
-    text = f"the bytes from {place.start} on have other epochs: {shown}"
-    return Difference("epochs", verdict.wrong or verdict.undecided, text, place.start, bool(verdict.right))
+    text = f"the bytes from {divergence.start} on have other epochs: {shown}"
+    return Difference(
+        "epochs", verdict.wrong or verdict.undecided, text, divergence.start, bool(verdict.right)
+    )
 
 
 def _two(said: Mapping[str, tuple[tuple[int, int], ...]], odd: Sequence[str]) -> list[set[tuple[int, int]]]:
@@ -112,26 +114,26 @@ def differing_runs(said: Mapping[str, Sequence[int]]) -> Iterator[tuple[int, int
 
 
 def log_difference(verdict: Verdict) -> Difference:
-    """Returns the text about a place in the log."""
-    place, brokers = verdict.place, verdict.wrong or verdict.undecided
-    where = f"the log differs in {place.start}..{place.end}"
-    parts = [f"damaged at {each}: {why}" for each, why in sorted(place.damaged.items())]
-    outvoted = [each for each in verdict.wrong if each not in place.damaged]
+    """Returns the text about a divergence of the log."""
+    divergence, brokers = verdict.divergence, verdict.wrong or verdict.undecided
+    where = f"the log differs in {divergence.start}..{divergence.end}"
+    parts = [f"damaged at {each}: {why}" for each, why in sorted(divergence.damaged.items())]
+    outvoted = [each for each in verdict.wrong if each not in divergence.damaged]
     if outvoted:
         parts.append(f"{', '.join(outvoted)} differs from the majority, {', '.join(verdict.right)}")
     elif verdict.right:
         parts.append(f"sound at {', '.join(verdict.right)}")
-    unchecked = [each for each in verdict.undecided if each in place.unchecked]
-    parts += [f"not checked at {each}: {place.unchecked[each]}" for each in unchecked]
-    sound = [each for each in verdict.undecided if each not in place.unchecked]
+    unchecked = [each for each in verdict.undecided if each in divergence.unchecked]
+    parts += [f"not checked at {each}: {divergence.unchecked[each]}" for each in unchecked]
+    sound = [each for each in verdict.undecided if each not in divergence.unchecked]
     if sound:
-        same = len({place.crcs[each] for each in sound}) == 1
+        same = len({divergence.crcs[each] for each in sound}) == 1
         parts.append(f"whole at {', '.join(sound)}{'' if same else ', but not the same'}")
-    if not verdict.right and len(verdict.wrong) < len(place.crcs):
+    if not verdict.right and len(verdict.wrong) < len(divergence.crcs):
         parts.append("it is not known which copy is right")
     elif not verdict.right:
         parts.append("no replica has a sound copy")
-    return Difference("log", brokers, f"{where}: {'; '.join(parts)}", place.start, bool(verdict.right))
+    return Difference("log", brokers, f"{where}: {'; '.join(parts)}", divergence.start, bool(verdict.right))
 
 
 def queue_differences(said: Mapping[str, Mapping[tuple[str, int], QueueChecksum]]) -> list[Difference]:

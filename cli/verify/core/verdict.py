@@ -15,7 +15,7 @@ from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Divergence:
     """Bytes of the log, end exclusive, that are not the same at all replicas. crcs: address -> their CRC-32.
     damaged: address -> why a record there is damaged. unchecked: address -> why its records were not checked.
     epochs: address -> the epoch of the first byte, None: no epoch covers it."""
@@ -42,7 +42,7 @@ class Verdict:
     to be right, also where `wrong` is not: then the others' copies are sound, but not the same, or not
     checked."""
 
-    place: Place
+    divergence: Divergence
     evidence: Evidence
     wrong: tuple[str, ...]
     right: tuple[str, ...]
@@ -50,26 +50,26 @@ class Verdict:
     @property
     def undecided(self) -> tuple[str, ...]:
         """Returns the addresses that are in neither."""
-        return tuple(sorted(set(self.place.crcs) - set(self.wrong) - set(self.right)))
+        return tuple(sorted(set(self.divergence.crcs) - set(self.wrong) - set(self.right)))
 
 
-def judge(place: Place) -> Verdict:
-    """Returns the verdict about a place."""
-    wrong = tuple(sorted(place.damaged))
-    left = [address for address in sorted(place.crcs) if address not in place.damaged]
+def judge(divergence: Divergence) -> Verdict:
+    """Returns the verdict about a divergence."""
+    wrong = tuple(sorted(divergence.damaged))
+    left = [address for address in sorted(divergence.crcs) if address not in divergence.damaged]
     by_content: dict[int, list[str]] = defaultdict(list)
     for address in left:
-        by_content[place.crcs[address]].append(address)
+        by_content[divergence.crcs[address]].append(address)
     evidence = Evidence.CHECKSUM if wrong else Evidence.NONE
     if len(by_content) == 1:
-        right = () if wrong == () or set(left) & set(place.unchecked) else tuple(left)
-        return Verdict(place, evidence, wrong, right)
+        right = () if wrong == () or set(left) & set(divergence.unchecked) else tuple(left)
+        return Verdict(divergence, evidence, wrong, right)
     most = max(by_content.values(), key=len, default=[])
-    same_epoch = len({place.epochs.get(address) for address in left}) == 1
-    if len(most) < 2 or 2 * len(most) <= len(left) or not same_epoch or set(left) & set(place.unchecked):
-        return Verdict(place, evidence, wrong, ())
+    same_epoch = len({divergence.epochs.get(address) for address in left}) == 1
+    if len(most) < 2 or 2 * len(most) <= len(left) or not same_epoch or set(left) & set(divergence.unchecked):
+        return Verdict(divergence, evidence, wrong, ())
     outvoted = sorted({*wrong, *left} - set(most))
-    return Verdict(place, evidence if wrong else Evidence.MAJORITY, tuple(outvoted), tuple(most))
+    return Verdict(divergence, evidence if wrong else Evidence.MAJORITY, tuple(outvoted), tuple(most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def may_replace(verdicts: Iterable[Verdict], replica: Member, source: Member) ->
         replica != source
         and has_all
         and all(
-            each.place.crcs.get(replica.address) == each.place.crcs.get(source.address)
+            each.divergence.crcs.get(replica.address) == each.divergence.crcs.get(source.address)
             or (replica.address in each.wrong and source.address in each.right)
             for each in verdicts
         )
@@ -140,11 +140,10 @@ def _resync(replica: Member) -> str:
     return f"keelmq repair --store DIR --resync {asked} --yes"
 
 
-def _why(verdicts: Iterable[Verdict]) -> str:
-    places = list(verdicts)
-    if any(not each.right and len(each.wrong) == len(each.place.crcs) for each in places):
+def _why(verdicts: Sequence[Verdict]) -> str:
+    if any(not each.right and len(each.wrong) == len(each.divergence.crcs) for each in verdicts):
         return "some records have no sound copy"
-    if any(each.undecided for each in places):
+    if any(each.undecided for each in verdicts):
         return "nothing tells which copy is right"
     return "each may have the only sound copy of some records"
 
@@ -172,7 +171,7 @@ def _replacing(
         )
         return Step(text, address, source.address)
     copies = f"stop {address}, {_resync(replica)}, and start it: it copies the log of its master"
-    is_damaged = all(address in each.place.damaged for each in verdicts if address in each.wrong)
+    is_damaged = all(address in each.divergence.damaged for each in verdicts if address in each.wrong)
     waits = f"{HEALS}, " if is_damaged else ""
     return Step(f"{right}: {waits}{first}{copies}", address, source.address)
 

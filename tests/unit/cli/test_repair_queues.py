@@ -12,7 +12,7 @@ import pytest
 
 from broker.admin.repair import RepairError, inspect_store
 from broker.backup import queue_files, queue_repair
-from broker.backup.queue_repair import Place, Repaired, repair_queues
+from broker.backup.queue_repair import Repaired, TopicQueue, repair_queues
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
 from broker.message.record import tags_code
@@ -182,7 +182,7 @@ def test_a_tags_code_is_part_of_an_entry(tmp_path: Path) -> None:
         ">q", -(1 << 40)
     )  # an address in consumequeue_ext
     path.write_bytes(raw)
-    assert repaired(tmp_path).entries == {Place("TopicA", 0): 1}
+    assert repaired(tmp_path).entries == {TopicQueue("TopicA", 0): 1}
     store = open_store(tmp_path)
     wanted = frozenset([tags_code(b"TAGS\x01A")])
     assert [record.body for record in records_in(store.get("TopicA", 0, 2, 1, 1 << 20, wanted))] == [b"2"]
@@ -405,11 +405,11 @@ def test_an_empty_entry_that_no_record_has_holds_no_consumer(tmp_path: Path, num
     """A start makes empty ones in the place of a lost file."""
     filled(tmp_path)
     store = open_store(tmp_path)
-    place = store.queues.get("TopicA", 0).unit(number)[0]
+    topic_queue = store.queues.get("TopicA", 0).unit(number)[0]
     store.close()
-    log = max(path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= place)
+    log = max(path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= topic_queue)
     with log.open("r+b") as raw:
-        raw.seek(place - int(log.name) + 20)  # its QUEUEOFFSET
+        raw.seek(topic_queue - int(log.name) + 20)  # its QUEUEOFFSET
         raw.write(struct.pack(">q", 1))
     with file(tmp_path, number // UNITS).open("r+b") as raw:
         raw.seek(number % UNITS * UNIT_BYTES)

@@ -18,7 +18,7 @@ from cli.lab.chaos.damage import DERIVED, Ledger, Surgeon
 from cli.lab.chaos.history import DAMAGED, Damage, Scrub
 from cli.lab.chaos.plan import DAMAGE_FAMILIES, DEFAULT_FAMILIES, SINGLE, kinds_of
 from cli.lab.chaos.run import ChaosOptions, possible
-from cli.lab.chaos.stage import ChaosPlace, Stage
+from cli.lab.chaos.stage import ChaosLauncher, Stage
 from cli.lab.chaos.traffic import Recorder
 from cli.lab.cluster import Cluster
 from cli.lab.numbered_batches import BatchTemplate
@@ -225,7 +225,9 @@ def test_every_replica_is_checked_at_the_end(whole: tuple[Path, int], tmp_path: 
     roots["broker-2"] = tmp_path / "broker-2"
     brokers = [SimpleNamespace(name=name, settings={"storePathRootDir": str(roots[name])}) for name in names]
     cluster = SimpleNamespace(brokers=brokers, name_servers=[])
-    stage = Stage(cast(Cluster, cluster), ChaosPlace(tmp_path, None), Recorder(lambda: 7, lambda entry: None))
+    stage = Stage(
+        cast(Cluster, cluster), ChaosLauncher(tmp_path, None), Recorder(lambda: 7, lambda entry: None)
+    )
     damage = Surgeon(
         stage.ledger, random.Random(3), program="broker-1", store=roots["broker-1"], end=whole[1]
     ).strike("flip")

@@ -23,7 +23,7 @@ from cli.lab.chaos.judge import drop_strays, put_gaps, telemetry_of
 from cli.lab.chaos.nemesis import Nemesis, StuckError
 from cli.lab.chaos.plan import FAMILIES, HOLD_FULL_MS, NETWORK_FAMILIES, SINGLE, kinds_of, make_plan
 from cli.lab.chaos.run import ChaosOptions, possible, run_chaos, run_check
-from cli.lab.chaos.stage import ChaosPlace, Stage, log_begin, log_crc, long_turns_of
+from cli.lab.chaos.stage import ChaosLauncher, Stage, log_begin, log_crc, long_turns_of
 from cli.lab.chaos.traffic import Recorder, key_of, number_of
 from cli.lab.cluster import Cluster, Program
 from cli.lab.observer import Picture, Watcher
@@ -246,7 +246,7 @@ def test_a_replica_whose_first_files_are_gone_is_told_from_one_without_the_last(
         Program(each, "broker", Path(), {"storePathRootDir": str(tmp_path / each)}, "") for each in names
     ]
     cluster = cast(Cluster, SimpleNamespace(brokers=brokers))
-    stage = Stage(cluster, cast(ChaosPlace, None), Recorder(lambda: 0, lambda entry: None))
+    stage = Stage(cluster, cast(ChaosLauncher, None), Recorder(lambda: 0, lambda entry: None))
     crc = zlib.crc32(b"x" * 50)
     logs = list(stage.logs(250))
     assert [(log.begin, log.crc) for log in logs] == [(0, None), (200, crc), (0, crc)]
@@ -381,11 +381,11 @@ def test_a_program_whose_callback_is_long_says_so_in_its_log(tmp_path: Path) -> 
     """A real process, started as those of a run, whose log is read at the end."""
     (tmp_path / "busy.py").write_text(BUSY)
 
-    class BusyPlace(ChaosPlace):
+    class BusyLauncher(ChaosLauncher):
         def command(self, program: Program) -> list[str]:
             return [sys.executable, str(tmp_path / "busy.py")]
 
-    cluster = Cluster(tmp_path / "c", name_servers=0, brokers=1, place=BusyPlace(tmp_path, None))
+    cluster = Cluster(tmp_path / "c", name_servers=0, brokers=1, launcher=BusyLauncher(tmp_path, None))
     (program,) = cluster.programs
     with cluster:
         cluster.start()

@@ -8,19 +8,19 @@ import pytest
 
 from cli.verify.command import lines_of
 from cli.verify.core.compare import Difference, log_difference
-from cli.verify.core.verdict import Evidence, Member, Place, Verdict, judge, log_steps
+from cli.verify.core.verdict import Divergence, Evidence, Member, Verdict, judge, log_steps
 from cli.verify.group import GroupReport
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 X, Y, DAMAGED = "x", "y", "damaged"
 
 
-def place(
+def divergence(
     *copies: str | None, start: int = 0, unchecked: Sequence[str] = (), epochs: Sequence[int] = ()
-) -> Place:
+) -> Divergence:
     """copies: what each replica has there: X, Y: two contents that are whole records."""
     held = dict(zip((A, B, C), copies, strict=False))
-    return Place(
+    return Divergence(
         start,
         start + 100,
         crcs={address: hash((address, start) if copy == DAMAGED else copy) for address, copy in held.items()},
@@ -47,42 +47,42 @@ def place(
 def test_checksums_decide_and_then_the_majority(
     copies: tuple[str, ...], evidence: Evidence, wrong: tuple[str, ...], right: tuple[str, ...]
 ) -> None:
-    verdict = judge(place(*copies))
+    verdict = judge(divergence(*copies))
     assert (verdict.evidence, verdict.wrong, verdict.right) == (evidence, wrong, right)
 
 
 def test_two_damaged_copies_outvote_nobody() -> None:
     """The same damage at two replicas: one copied it from the other."""
-    damaged = place(X, DAMAGED, DAMAGED)
+    damaged = divergence(X, DAMAGED, DAMAGED)
     same = {**damaged.crcs, C: damaged.crcs[B]}
-    verdict = judge(Place(0, 100, same, damaged.damaged, {}, damaged.epochs))
+    verdict = judge(Divergence(0, 100, same, damaged.damaged, {}, damaged.epochs))
     assert (verdict.wrong, verdict.right) == ((B, C), (A,))
 
 
 def test_copies_of_different_epochs_have_no_majority() -> None:
-    verdict = judge(place(X, X, Y, epochs=(2, 2, 3)))
+    verdict = judge(divergence(X, X, Y, epochs=(2, 2, 3)))
     assert verdict.wrong == verdict.right == () and verdict.undecided == (A, B, C)
 
 
 def test_a_replica_that_cannot_check_its_records_is_not_called_right() -> None:
-    assert judge(place(DAMAGED, X, unchecked=[B])).right == ()
-    assert judge(place(X, X, Y, unchecked=[B])).wrong == ()
-    told = log_difference(judge(place(DAMAGED, X, unchecked=[B]))).text
+    assert judge(divergence(DAMAGED, X, unchecked=[B])).right == ()
+    assert judge(divergence(X, X, Y, unchecked=[B])).wrong == ()
+    told = log_difference(judge(divergence(DAMAGED, X, unchecked=[B]))).text
     assert "not checked at 10.0.0.2:10911: its version cannot check records" in told
     assert "it is not known which copy is right" in told
 
 
 def test_the_texts_say_who_and_why() -> None:
-    assert log_difference(judge(place(DAMAGED, X))).text == (
+    assert log_difference(judge(divergence(DAMAGED, X))).text == (
         f"the log differs in 0..100: damaged at {A}: its checksum does not match; sound at {B}"
     )
-    assert log_difference(judge(place(X, Y))).text == (
+    assert log_difference(judge(divergence(X, Y))).text == (
         f"the log differs in 0..100: whole at {A}, {B}, but not the same; it is not known which copy is right"
     )
-    assert log_difference(judge(place(X, X, Y))).text == (
+    assert log_difference(judge(divergence(X, X, Y))).text == (
         f"the log differs in 0..100: {C} differs from the majority, {A}, {B}"
     )
-    assert log_difference(judge(place(DAMAGED, DAMAGED))).text.endswith("no replica has a sound copy")
+    assert log_difference(judge(divergence(DAMAGED, DAMAGED))).text.endswith("no replica has a sound copy")
 
 
 # -- the walk ----------------------------------------------------------------------------------------------
@@ -97,10 +97,12 @@ def members(
     ]
 
 
-def lost(places: Sequence[Place], found: Sequence[tuple[str, str]]) -> Iterator[tuple[Place, int]]:
-    """Yields (place, content) of what the steps (who is overwritten, from whom) destroy: a sound copy that
-    was not outvoted, and that no replica has any more."""
-    for each in places:
+def lost(
+    divergences: Sequence[Divergence], found: Sequence[tuple[str, str]]
+) -> Iterator[tuple[Divergence, int]]:
+    """Yields (divergence, content) of what the steps (who is overwritten, from whom) destroy: a sound copy
+    that was not outvoted, and that no replica has any more."""
+    for each in divergences:
         before = {address: crc for address, crc in each.crcs.items() if address not in each.damaged}
         after, whole = dict(each.crcs), {address: address in before for address in each.crcs}
         for address, source in found:
@@ -125,8 +127,10 @@ def advised(lines: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def report_of(places: Sequence[Place], group: Sequence[Member], *, examined: bool = True) -> GroupReport:
-    verdicts = [judge(each) for each in places]
+def report_of(
+    divergences: Sequence[Divergence], group: Sequence[Member], *, examined: bool = True
+) -> GroupReport:
+    verdicts = [judge(each) for each in divergences]
     return GroupReport(
         "b",
         compared=[each.address for each in group],
@@ -143,43 +147,49 @@ STATES = (X, Y, DAMAGED)
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_no_advice_destroys_the_only_sound_copy_whatever_the_roles(count: int) -> None:
-    """Every state of two places at every replica, with every master (and none), with controllers and without:
-    the damaged one is the master, a slave; both are sound, but different; only one is left."""
+    """Every state of two divergences at every replica, with every master (and none), with controllers and
+    without: the damaged one is the master, a slave; both are sound, but different; only one is left."""
     walked = overwriting = 0
     for at_one, at_two in itertools.product(itertools.product(STATES, repeat=count), repeat=2):
-        places = [
-            each for each in (place(*at_one), place(*at_two, start=200)) if len(set(each.crcs.values())) > 1
+        divergences = [
+            each
+            for each in (divergence(*at_one), divergence(*at_two, start=200))
+            if len(set(each.crcs.values())) > 1
         ]
-        if not places:
+        if not divergences:
             continue
         for master, controlled in itertools.product((*range(count), None), (True, False)):
-            lines = lines_of(report_of(places, members(count, master, controlled=controlled)))
+            lines = lines_of(report_of(divergences, members(count, master, controlled=controlled)))
             assert any("next: " in line for line in lines)
             found = advised(lines)
-            assert not list(lost(places, found)), (at_one, at_two, master, lines)
+            assert not list(lost(divergences, found)), (at_one, at_two, master, lines)
             walked, overwriting = walked + 1, overwriting + bool(found)
     assert overwriting > walked // 20, "it does not help to say nothing"
 
 
 def test_the_walk_sees_an_advice_that_destroys() -> None:
     """That of roles: a slave that differs is overwritten from its master."""
-    places = [place(DAMAGED, X)]
-    assert list(lost(places, [(B, A)])) and not list(lost(places, [(A, B)]))
-    assert list(lost([place(X, Y)], [(B, A)])), "nobody knows which one is right"
-    assert not list(lost([place(X, X, Y)], [(C, A)])) and list(lost([place(X, X, Y)], [(A, C), (B, C)]))
+    divergences = [divergence(DAMAGED, X)]
+    assert list(lost(divergences, [(B, A)])) and not list(lost(divergences, [(A, B)]))
+    assert list(lost([divergence(X, Y)], [(B, A)])), "nobody knows which one is right"
+    assert not list(lost([divergence(X, X, Y)], [(C, A)])) and list(
+        lost([divergence(X, X, Y)], [(A, C), (B, C)])
+    )
 
 
 def test_a_damaged_master_is_replaced_from_the_sound_slave() -> None:
-    steps = log_steps("b", [judge(place(DAMAGED, X))], members(2, 0), is_complete=True)
+    steps = log_steps("b", [judge(divergence(DAMAGED, X))], members(2, 0), is_complete=True)
     (step,) = steps
     assert (step.overwrites, step.source) == (A, B)
     assert "mqadmin electMaster -a CONTROLLER -bn b -c CLUSTER -b 2" in step.text
-    (plain,) = log_steps("b", [judge(place(DAMAGED, X))], members(2, 0, controlled=False), is_complete=True)
+    (plain,) = log_steps(
+        "b", [judge(divergence(DAMAGED, X))], members(2, 0, controlled=False), is_complete=True
+    )
     assert "electMaster" not in plain.text and f"keelmq backup store NAME -b {B}" in plain.text
 
 
 def test_each_has_the_only_sound_copy_of_something() -> None:
-    verdicts = [judge(place(DAMAGED, X)), judge(place(X, DAMAGED, start=200))]
+    verdicts = [judge(divergence(DAMAGED, X)), judge(divergence(X, DAMAGED, start=200))]
     (step,) = log_steps("b", verdicts, members(2, 0), is_complete=True)
     assert step.overwrites is None and "do not overwrite or delete any replica" in step.text
     assert "each may have the only sound copy" in step.text
@@ -187,14 +197,14 @@ def test_each_has_the_only_sound_copy_of_something() -> None:
 
 def test_a_damaged_replica_that_has_older_messages_than_the_sound_one_is_kept() -> None:
     """Those in front of what was compared: the others' retention has deleted them."""
-    verdicts: list[Verdict] = [judge(place(DAMAGED, X, start=500))]
+    verdicts: list[Verdict] = [judge(divergence(DAMAGED, X, start=500))]
     for lows, may in (((0, 400), False), ((400, 0), True)):
         (step,) = log_steps("b", verdicts, members(2, 1, lows=lows), is_complete=True)
         assert (step.overwrites is not None) is may
 
 
 def test_with_more_differences_than_were_examined_nothing_is_overwritten() -> None:
-    report = report_of([place(DAMAGED, X)], members(2, 1), examined=False)
+    report = report_of([divergence(DAMAGED, X)], members(2, 1), examined=False)
     assert not advised(lines_of(report)) and "more differences than were examined" in lines_of(report)[-1]
 
 

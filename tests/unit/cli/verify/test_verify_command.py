@@ -219,7 +219,7 @@ async def test_more_places_than_are_examined(tmp_path: Path, monkeypatch: pytest
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     for at, _ in bodies[::4]:
         flip(tmp_path / "two", at)
-    monkeypatch.setattr("cli.verify.group.PLACES_MAX", 3)
+    monkeypatch.setattr("cli.verify.group.DIVERGENCES_MAX", 3)
     async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two", **SLAVE)) as two:
         report = await compared(one, two)
         assert len(report.verdicts) == 3 and not report.is_examined
