@@ -50,7 +50,7 @@ class Master:
     async def find(self, address: str) -> MasterHaAddress | None:
         return None if self.unverified is not None else MasterHaAddress("127.0.0.1:2", self.file_bytes)
 
-    async def unverified(self) -> str | None:
+    async def unverified_peer(self) -> str | None:
         return self.unverified
 
     def check_of(self, store: MessageStore, address: str | None = MASTER) -> MasterCheck:
@@ -59,7 +59,7 @@ class Master:
             store,
             master=lambda: address,
             find_master=self.find,
-            unverified_peer=self.unverified,
+            unverified_peer=self.unverified_peer,
         )
 
 
