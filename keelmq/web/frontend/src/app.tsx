@@ -12,13 +12,13 @@ import { clusterPages } from "./pages/cluster";
 import { dataPages } from "./pages/data";
 import { Login } from "./pages/login";
 import type { PageDefinition } from "./pages/types";
-import { matched, place } from "./router";
+import { matched, route } from "./router";
 
 const PAGES: readonly PageDefinition[] = [...clusterPages, ...dataPages];
 const SECTIONS = ["Cluster", "Data", "Access"] as const;
 
 export function App() {
-  const { path } = useStore(place);
+  const { path } = useStore(route);
   const { loginRequired, user } = useStore(session);
   const mustLogIn = loginRequired && !user;
   const found = current(path);

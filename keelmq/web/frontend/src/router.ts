@@ -2,14 +2,14 @@
 
 import { Store } from "./lib/store";
 
-export interface Place {
+export interface Route {
   path: string;
   query: URLSearchParams;
 }
 
 export type Parameters = Readonly<Record<string, string>>;
 
-export function placeOf(hash: string): Place {
+export function routeOf(hash: string): Route {
   const text = hash.replace(/^#/, "") || "/";
   const cut = text.indexOf("?");
   const path = cut < 0 ? text : text.slice(0, cut);
@@ -48,13 +48,13 @@ export function linkWith(base: string, query: Readonly<Record<string, string | u
   return `#${base}${text ? `?${text}` : ""}`;
 }
 
-export const place = new Store<Place>(placeOf(typeof location === "undefined" ? "" : location.hash));
+export const route = new Store<Route>(routeOf(typeof location === "undefined" ? "" : location.hash));
 
 export function startRouter(): void {
   addEventListener("hashchange", () => {
     // Page reads it: a new page is read from its heading on, the first one from the top of the document.
     document.body.dataset["moved"] = "1";
-    place.set(placeOf(location.hash));
+    route.set(routeOf(location.hash));
   });
 }
 
@@ -64,9 +64,9 @@ export function go(href: string): void {
 
 /** Changes the query of this page without a new entry in the history (filters, tabs). */
 export function setQuery(changes: Readonly<Record<string, string | undefined>>): void {
-  const now = place.get();
+  const now = route.get();
   const values = Object.fromEntries(now.query);
   const href = linkWith(now.path, { ...values, ...changes });
   history.replaceState(null, "", href);
-  place.set(placeOf(href));
+  route.set(routeOf(href));
 }

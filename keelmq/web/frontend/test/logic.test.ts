@@ -5,7 +5,7 @@ import { summary } from "../src/components/chart";
 import { nextRow } from "../src/components/table";
 import * as format from "../src/lib/format";
 import { filtered, sorted, sortOf, sortText, visible } from "../src/lib/rows";
-import { link, linkWith, matched, placeOf } from "../src/router";
+import { link, linkWith, matched, routeOf } from "../src/router";
 import { cluster, group } from "./fixtures";
 
 describe("formats", () => {
@@ -70,14 +70,14 @@ describe("rows", () => {
 describe("routes", () => {
   test("names with slashes and percent signs", () => {
     const href = link("/groups", "a/b", "100%");
-    expect(matched("/groups/:cluster/:name", placeOf(href).path)).toEqual({ cluster: "a/b", name: "100%" });
+    expect(matched("/groups/:cluster/:name", routeOf(href).path)).toEqual({ cluster: "a/b", name: "100%" });
     expect(matched("/groups/:cluster/:name", "/groups/a/%")).toBeNull();
     expect(matched("/groups", "/controllers")).toBeNull();
   });
 
   test("empty values are not in the address", () => {
     expect(linkWith("/topics", { q: "", sort: "-name", tab: undefined })).toBe("#/topics?sort=-name");
-    expect(placeOf("").path).toBe("/");
+    expect(routeOf("").path).toBe("/");
   });
 });
 

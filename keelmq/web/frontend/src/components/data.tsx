@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { ServerProblem } from "../pages/data_types";
 import { count, plural } from "../lib/format";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 import { useStore } from "../lib/store";
 import { Note } from "./basic";
 
@@ -26,7 +26,7 @@ const WAIT_MS = 250;
 
 /** Changes a value of the address when its user pauses. */
 export function SearchField({ name, label }: { name: string; label: string }) {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const [text, setText] = useState(query.get(name) ?? "");
   useEffect(() => {
     if (text === (query.get(name) ?? "")) return;
@@ -39,7 +39,7 @@ export function SearchField({ name, label }: { name: string; label: string }) {
 export const PAGE_ROWS = 100;
 
 export function usePageOffset(): number {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   return Math.max(Number.parseInt(query.get("offset") ?? "0", 10) || 0, 0);
 }
 

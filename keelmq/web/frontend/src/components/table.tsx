@@ -8,7 +8,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count as countText } from "../lib/format";
 import { filtered, sorted, sortOf, sortText, visible, type Sort, type SortValue } from "../lib/rows";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 import { useStore } from "../lib/store";
 
 export interface Column<Row> {
@@ -49,7 +49,7 @@ const VIRTUAL_FROM = 120;
 const ROW_HEIGHT = 37;
 
 export function Table<Row>(props: Props<Row>) {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const name = props.name ?? "t";
   const words = query.get(`${name}.q`) ?? "";
   const sort = sortOf(query.get(`${name}.sort`) ?? props.sort);

@@ -7,7 +7,7 @@ import { SearchField } from "../components/data";
 import { Table, type Column } from "../components/table";
 import { count } from "../lib/format";
 import { useStore } from "../lib/store";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 import type { AuditView } from "./data_types";
 
 type Entry = Record<string, unknown>;
@@ -28,7 +28,7 @@ const COLUMNS: readonly Column<Entry>[] = [
 ];
 
 export function Audit() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const [before, setBefore] = useState("");
   const answer = useGet<AuditView>("audit", { operation: query.get("q"), user: query.get("user"), outcome: query.get("outcome"), before, limit: 100 });
   const view = answer.value;

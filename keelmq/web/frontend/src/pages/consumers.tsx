@@ -9,7 +9,7 @@ import { Table, type Column } from "../components/table";
 import { groupOfConsumersLink } from "../lib/data";
 import { count, rate } from "../lib/format";
 import { useStore } from "../lib/store";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 import { GroupDialog } from "./consumer_dialog";
 import type { GroupRow, GroupsView } from "./data_types";
 
@@ -32,7 +32,7 @@ const KINDS = [["", "all"], ["normal", "normal"], ["fifo", "fifo"], ["system", "
 const SORTS = [["lag", "largest lag first"], ["name", "by name"]] as const;
 
 export function Consumers() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const { readOnly } = useStore(session);
   const [isCreating, setCreating] = useState(false);
   const offset = usePageOffset();

@@ -6,13 +6,13 @@ import { Age, Badge, Card, Empty, ErrorNote, Loading, Note, Page, type Tone } fr
 import { Table, type Column } from "../components/table";
 import { groupLink } from "../lib/cluster";
 import { bytes, count, duration, percent, plural } from "../lib/format";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 import { useStore } from "../lib/store";
 
 const EVERY_MS = 5_000;
 
 export function Containers() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const address = query.get("address") ?? "";
   const { value, error, isLoading, takenAt, again } = useGet<{ containers: ContainerDetail[] }>("containers", { address }, EVERY_MS);
   const onSubmit = (event: Event): void => {

@@ -8,7 +8,7 @@ import type { Column } from "../components/table";
 import { groupOfConsumersLink, localTime, timeOf, topicLink } from "../lib/data";
 import { count } from "../lib/format";
 import { useStore } from "../lib/store";
-import { go, link, place, setQuery, type Parameters } from "../router";
+import { go, link, route, setQuery, type Parameters } from "../router";
 import type { MessageRow } from "./data_types";
 import { LIMIT, MESSAGE_COLUMNS, Results, useSearch } from "./messages";
 
@@ -33,7 +33,7 @@ export function DeadLetterGroups() {
 
 export function DeadLetters({ parameters }: { parameters: Parameters }) {
   const group = parameters["group"] ?? "";
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const { readOnly } = useStore(session);
   const begin = query.get("begin") ?? String(Math.floor(Date.now() / DAY_MS - 7) * DAY_MS);
   const [from, setFrom] = useState(localTime(Number(begin)));

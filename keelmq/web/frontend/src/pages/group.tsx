@@ -8,7 +8,7 @@ import { WithStatus } from "../components/with_status";
 import { groupLink } from "../lib/cluster";
 import { bytes, count, duration } from "../lib/format";
 import { useStore } from "../lib/store";
-import { place, type Parameters } from "../router";
+import { route, type Parameters } from "../router";
 import { ElectButton, ForgetButton } from "./group_actions";
 import { GroupElections } from "./group_elections";
 import { GroupEpochs } from "./group_epochs";
@@ -47,7 +47,7 @@ function Gone({ cluster, name }: { cluster: string; name: string }) {
 }
 
 function Known({ group }: { group: GroupStatus }) {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const tab = query.get("tab") ?? "";
   return (
     <Page

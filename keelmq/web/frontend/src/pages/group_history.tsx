@@ -9,13 +9,13 @@ import { Chart, type Mark, type Series } from "../components/chart";
 import { bytes, count, duration, rate } from "../lib/format";
 import { changesOf, perSecond } from "../lib/history";
 import { useStore } from "../lib/store";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 
 const SPANS = [["900000", "15 minutes"], ["3600000", "1 hour"], ["36000000", "10 hours"]] as const;
 const EVERY_MS = 10_000;
 
 export function GroupHistory({ group }: { group: GroupStatus }) {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const span = query.get("span") ?? SPANS[0][0];
   const name = `${group.cluster}/${group.brokerName}`;
   const { value, error, isLoading, takenAt, again } = useGet<HistoryView>("history", { group: name, step: stepOf(span) }, EVERY_MS, () => ({

@@ -9,7 +9,7 @@ import { Age, Badge, Card, ErrorNote, Field, Loading, Note, Select } from "../co
 import { Table, type Column } from "../components/table";
 import { plural } from "../lib/format";
 import { useStore } from "../lib/store";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 import { WithDetail } from "./group_detail";
 
 interface Setting {
@@ -68,7 +68,7 @@ function EditButton({ name, isOff, onClick }: { name: string; isOff: boolean; on
 }
 
 function OfReplica({ group, onEdit }: { group: GroupStatus; onEdit: (setting: Setting) => void }) {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const { readOnly } = useStore(session);
   const chosen = group.replicas.find((each) => String(each.brokerId) === query.get("replica"));
   const replica = chosen ?? group.replicas.find((each) => each.brokerId === group.masterId) ?? group.replicas[0];

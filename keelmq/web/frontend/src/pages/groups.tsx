@@ -8,7 +8,7 @@ import { WithStatus } from "../components/with_status";
 import { groupLink, inSync, messagesIn, messagesOut, rank, worstLag } from "../lib/cluster";
 import { bytes, count, rate } from "../lib/format";
 import { setQuery } from "../router";
-import { place } from "../router";
+import { route } from "../router";
 import { useStore } from "../lib/store";
 
 export function Groups() {
@@ -55,7 +55,7 @@ const COLUMNS: readonly Column<GroupStatus>[] = [
 ];
 
 export function GroupTable({ groups }: { groups: readonly GroupStatus[] }) {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const only = query.get("only") === "bad";
   const shown = only ? groups.filter((group) => group.verdict !== "ok") : groups;
   const bad = groups.filter((group) => group.verdict !== "ok").length;

@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { logIn } from "../api/session";
 import { errorText } from "../api/client";
-import { go, place } from "../router";
+import { go, route } from "../router";
 import { ErrorNote, Field, Page } from "../components/basic";
 
 export function Login() {
@@ -17,7 +17,7 @@ export function Login() {
     setError("");
     try {
       await logIn(user, password);
-      if (place.get().path === "/login") go("#/");
+      if (route.get().path === "/login") go("#/");
     } catch (reason) {
       setError(errorText(reason));
       setPassword("");

@@ -6,7 +6,7 @@ import { Silent } from "../components/data";
 import { Table } from "../components/table";
 import { groupOfConsumersLink, pretty, topicLink } from "../lib/data";
 import { bytes, count, duration } from "../lib/format";
-import { linkWith, setQuery, place, type Parameters } from "../router";
+import { linkWith, setQuery, route, type Parameters } from "../router";
 import { useStore } from "../lib/store";
 import type { MessageView, TraceView } from "./data_types";
 
@@ -15,7 +15,7 @@ const TONES: Readonly<Record<string, Tone>> = { consumed: "ok", "not consumed": 
 
 export function MessagePage({ parameters }: { parameters: Parameters }) {
   const { topic = "", broker = "", queue = "", offset = "" } = parameters;
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const isWhole = query.get("body") === "more";
   const answer = useGet<MessageView>("message", { topic, broker, queue, offset, body: isWhole ? MORE_BYTES : undefined });
   const view = answer.value;
@@ -75,7 +75,7 @@ export function MessagePage({ parameters }: { parameters: Parameters }) {
 
 /** When it was sent and consumed, on one line of time. */
 export function Trace() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const id = query.get("id") ?? "";
   const answer = useGet<TraceView>(id ? "trace" : null, { id });
   const view = answer.value;

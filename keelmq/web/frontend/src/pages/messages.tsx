@@ -8,7 +8,7 @@ import { Table, type Column } from "../components/table";
 import { localTime, messageLink, timeOf } from "../lib/data";
 import { bytes, count } from "../lib/format";
 import { useStore } from "../lib/store";
-import { go, linkWith, place } from "../router";
+import { go, linkWith, route } from "../router";
 import { Time } from "../components/basic";
 import type { MessageRow, SearchView } from "./data_types";
 
@@ -56,7 +56,7 @@ export function useSearch(path: string | null, query: Readonly<Record<string, st
 }
 
 export function Messages() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const asked = { topic: query.get("topic") ?? "", key: query.get("key") ?? "", id: query.get("id") ?? "", begin: query.get("begin") ?? "", end: query.get("end") ?? "" };
   const [topic, setTopic] = useState(asked.topic);
   const [way, setWay] = useState<string>(asked.id ? "id" : asked.key ? "key" : "time");
@@ -68,7 +68,7 @@ export function Messages() {
     event.preventDefault();
     const times = way === "time" ? { begin: String(timeOf(begin) ?? ""), end: String(timeOf(end) ?? "") } : {};
     go(linkWith("/messages", { topic: topic.trim(), [way]: way === "time" ? undefined : text.trim(), ...times }));
-    if (place.get().query.toString() === new URLSearchParams(location.hash.split("?")[1]).toString()) search.again();
+    if (route.get().query.toString() === new URLSearchParams(location.hash.split("?")[1]).toString()) search.again();
   };
   return (
     <Page title="Messages" actions={<a class="button" href={linkWith("/trace", { id: asked.id })}>Trace of a message</a>}>

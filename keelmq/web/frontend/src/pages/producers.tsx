@@ -6,7 +6,7 @@ import { PAGE_ROWS, Pager, SearchField, Silent, usePageOffset } from "../compone
 import { Table, type Column } from "../components/table";
 import { versionText } from "../lib/data";
 import { useStore } from "../lib/store";
-import { place } from "../router";
+import { route } from "../router";
 import type { ProducerRow, ProducersView } from "./data_types";
 
 const COLUMNS: readonly Column<ProducerRow>[] = [
@@ -19,7 +19,7 @@ const COLUMNS: readonly Column<ProducerRow>[] = [
 ];
 
 export function Producers() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const answer = useGet<ProducersView>("producers", { q: query.get("q"), offset: usePageOffset(), limit: PAGE_ROWS }, 10_000);
   const view = answer.value;
   return (

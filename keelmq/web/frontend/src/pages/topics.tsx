@@ -11,7 +11,7 @@ import { Table, type Column } from "../components/table";
 import { permText, topicLink } from "../lib/data";
 import { count } from "../lib/format";
 import { useStore } from "../lib/store";
-import { place, setQuery } from "../router";
+import { route, setQuery } from "../router";
 import type { TopicRow, TopicsView } from "./data_types";
 
 const KINDS = ["normal", "fifo", "delay", "transaction", "mixed", "retry", "dlq", "system"] as const;
@@ -29,7 +29,7 @@ const COLUMNS: readonly Column<TopicRow>[] = [
 ];
 
 export function Topics() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const { readOnly } = useStore(session);
   const offset = usePageOffset();
   const kind = query.get("kind") ?? OWN;

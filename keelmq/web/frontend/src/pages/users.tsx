@@ -9,7 +9,7 @@ import { SearchField, Silent } from "../components/data";
 import { FormThenAction } from "../components/form";
 import { Table, type Column } from "../components/table";
 import { useStore } from "../lib/store";
-import { place } from "../router";
+import { route } from "../router";
 import type { AccessView } from "./data_types";
 
 type UserRow = AccessView["users"][number];
@@ -17,7 +17,7 @@ type AclRow = AccessView["acls"][number];
 type Open = { kind: "user"; user: UserRow | null } | { kind: "acl"; subject: string } | null;
 
 export function Users() {
-  const { query } = useStore(place);
+  const { query } = useStore(route);
   const { readOnly } = useStore(session);
   const answer = useGet<AccessView>("users", { q: query.get("q") });
   const action = useAction();
