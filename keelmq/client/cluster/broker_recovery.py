@@ -53,7 +53,7 @@ class Recovery:
     _pausing: "asyncio.Future[None] | None" = None
 
     async def turn(self) -> bool:
-        """Waits for the caller's turn. True: the caller makes the next attempt, and then calls hand_over().
+        """Waits for the caller's turn. True: the caller makes the next attempt, and then calls end_turn().
         False: choose a queue again."""
         if not self.probing:
             self.probing = True
@@ -64,12 +64,12 @@ class Recovery:
             return bool(await waiting)
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled() and waiting.result():
-                self.hand_over()
+                self.end_turn()
             raise
         finally:
             self.waiting.pop(waiting, None)
 
-    def hand_over(self) -> None:
+    def end_turn(self) -> None:
         """Ends the caller's turn and wakes the next message."""
         for waiting in self.waiting:
             if not waiting.done():

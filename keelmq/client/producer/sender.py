@@ -173,7 +173,7 @@ class Sender:
                 self._recoveries.failed_again(recovery, now_ms=now_ms())
             return result
         finally:
-            recovery.hand_over()
+            recovery.end_turn()
             if not key[0] and recovery.is_unused and self._recoveries.holds(key, recovery):
                 self._recoveries.forget(key)  # no message uses this topic without a route now
 

@@ -204,7 +204,7 @@ class ControlWorld:
         return not self.problems()
 
     def problems(self) -> list[str]:
-        found = [] if self.agree() else [f"the controllers do not agree: {self.standing()}"]
+        found = [] if self.agree() else [f"the controllers do not agree: {self.members_text()}"]
         for broker in self.brokers.values():
             if not broker.is_registered:
                 found.append(f"{broker.name} is not registered: {broker.registration}")
@@ -221,7 +221,7 @@ class ControlWorld:
                 found += [f"{name} does not know masterEpoch {state.master_epoch}" for name in late]
         return found
 
-    def standing(self) -> str:
+    def members_text(self) -> str:
         return ", ".join(
             f"{name} active {node.is_active} events {node.plugin.machine.state.event_count}"
             for name, node in sorted(self.nodes.items())

@@ -264,9 +264,9 @@ class World:
         return duration
 
     def is_enough(self, names: set[str]) -> bool:
-        """A majority by every roster that somebody has, also by one that is not committed yet."""
-        rosters = [each.replicator.member_list.members.keys() for each in self.processes.values()]
-        return all(2 * len(names & member_list) > len(member_list) for member_list in rosters)
+        """A majority by every member list that somebody has, also by one that is not committed yet."""
+        member_lists = [each.replicator.member_list.members.keys() for each in self.processes.values()]
+        return all(2 * len(names & member_list) > len(member_list) for member_list in member_lists)
 
     def is_whole(self, process: SimProcess) -> bool:
         """Its disk holds everything that it may have promised to hold."""

@@ -12,7 +12,7 @@ import pysyncobj.syncobj as library
 
 from namesrv.plugins.controller import replicator
 from namesrv.plugins.controller.raft import election_wait
-from namesrv.plugins.controller.raft.membership import vote_eligibility as standing
+from namesrv.plugins.controller.raft.membership import vote_eligibility
 
 NUDGE_S = 1e-6  # the library has loops that end only when time passes
 
@@ -94,7 +94,11 @@ def virtual_library(clock: Clock, random: Random, **more: Any) -> Iterator[None]
             (replicator, "_Node", SameHashNode),
             (replicator, "random", random),
             (election_wait, "random", random),
-            (standing, "secrets", SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())),
+            (
+                vote_eligibility,
+                "secrets",
+                SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex()),
+            ),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         for name, value in more.items():

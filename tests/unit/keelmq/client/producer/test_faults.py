@@ -200,10 +200,10 @@ async def test_a_turn_passes_on_when_its_owner_is_cancelled() -> None:
     assert await recovery.turn()
     second, third = asyncio.create_task(recovery.turn()), asyncio.create_task(recovery.turn())
     await asyncio.sleep(0)
-    recovery.hand_over()
+    recovery.end_turn()
     second.cancel()  # it has the turn, and does not know it yet
     assert await third
-    recovery.hand_over()
+    recovery.end_turn()
     assert not recovery.probing
 
 

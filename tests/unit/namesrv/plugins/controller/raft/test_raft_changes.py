@@ -1,4 +1,5 @@
-"""The group changes while it works: one more member, one less, another leader; and the roster behind it."""
+"""The group changes while it works: one more member, one less, another leader; and the member list behind
+it."""
 
 import asyncio
 import time

@@ -171,7 +171,8 @@ def test_stale_acknowledgements_and_second_votes_do_not_count(tmp_path: Path) ->
 
 
 def test_nothing_of_an_unverified_peer_with_our_key_counts(tmp_path: Path) -> None:
-    """One that is no member yet, or no more, may link to us: a later member knows the roster only then."""
+    """One that is no member yet, or no more, may link to us: a later member knows the member list only
+    then."""
     with QuietMember(tmp_path) as member:
         member.member.link_up("n7")
         member.core.election_deadline = 0.0

@@ -15,7 +15,7 @@ from namesrv.plugins.controller.raft.codec import (
     VoteEligibility,
 )
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_batch
-from namesrv.plugins.controller.raft.membership import vote_eligibility as standing
+from namesrv.plugins.controller.raft.membership import vote_eligibility
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
 from namesrv.plugins.controller.raft.storage.files import DamagedError
 from namesrv.plugins.controller.replicator import Committed, NotActive, Unknown
@@ -99,29 +99,29 @@ def test_what_was_heard_is_forgotten_with_the_link() -> None:
 
 
 def test_a_member_alone_needs_nobody() -> None:
-    alone = Joining("n0", frozenset(), VoteEligibility("a", "new", ()), lambda _standing: None)
+    alone = Joining("n0", frozenset(), VoteEligibility("a", "new", ()), lambda _vote_eligibility: None)
     assert alone.is_member
 
 
 def test_every_flipped_byte_of_the_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "raft.standing"
-    first = standing.load(path, has_journal=False, bootstrap=False)
+    first = vote_eligibility.load(path, has_journal=False, bootstrap=False)
     assert first.state == "new"
-    assert standing.load(path, has_journal=False, bootstrap=False) == first
+    assert vote_eligibility.load(path, has_journal=False, bootstrap=False) == first
     content = path.read_bytes()
     for at in range(len(content)):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises(DamagedError):
-            standing.load(path, has_journal=False, bootstrap=False)
+            vote_eligibility.load(path, has_journal=False, bootstrap=False)
     for length in range(len(content)):
         path.write_bytes(content[:length])
         with pytest.raises(DamagedError):
-            standing.load(path, has_journal=False, bootstrap=False)
+            vote_eligibility.load(path, has_journal=False, bootstrap=False)
 
 
 def test_what_a_directory_says(tmp_path: Path) -> None:
     def load(name: str, **facts: bool) -> VoteEligibility:
-        return standing.load(tmp_path / name, **({"has_journal": False, "bootstrap": False} | facts))
+        return vote_eligibility.load(tmp_path / name, **({"has_journal": False, "bootstrap": False} | facts))
 
     assert load("old release", has_journal=True).state == "member"
     assert load("forced", bootstrap=True).state == "member"
@@ -221,7 +221,8 @@ async def test_bootstrap_starts_a_group_of_which_one_never_came(tmp_path: Path) 
 
 
 def test_files_of_the_first_release_are_read(tmp_path: Path) -> None:
-    """Written before there was a standing, with request ids in log and snapshot, which has no rejoins."""
+    """Written before there was a vote eligibility, with request ids in log and snapshot, which has no
+    rejoins."""
     shutil.copytree(Path("tests/fixtures/raft/v1"), tmp_path / "n0")
     machine = ListMachine()
     replica = Group(tmp_path, 1, secret=None).replicator("n0", machine)
