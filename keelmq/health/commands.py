@@ -33,42 +33,42 @@ def joined(addresses: Iterable[str]) -> str:
     return shlex.quote(";".join(dict.fromkeys(addresses)))
 
 
-def name_servers(seen: ClusterSnapshot) -> str:
+def name_servers(snapshot: ClusterSnapshot) -> str:
     """Returns -n with every name server of the snapshot."""
-    return f"-n {joined(seen.name_servers)}" if seen.name_servers else ""
+    return f"-n {joined(snapshot.name_servers)}" if snapshot.name_servers else ""
 
 
-def controllers(seen: ClusterSnapshot) -> str:
+def controllers(snapshot: ClusterSnapshot) -> str:
     """Returns -a with the controllers that answer; if none does, with all."""
-    up = [at for at, view in seen.controllers.items() if isinstance(view, ControllerMetadata)]
-    return f"-a {joined(up or seen.controllers)}" if seen.controllers else ""
+    up = [at for at, view in snapshot.controllers.items() if isinstance(view, ControllerMetadata)]
+    return f"-a {joined(up or snapshot.controllers)}" if snapshot.controllers else ""
 
 
-def watch(seen: ClusterSnapshot, group: str = "") -> str:
+def watch(snapshot: ClusterSnapshot, group: str = "") -> str:
     """Returns the command that shows whether a problem goes away on its own."""
-    where = name_servers(seen) or controllers(seen)
+    where = name_servers(snapshot) or controllers(snapshot)
     only = f" --group {shlex.quote(group)}" if group else ""
     return f"keelmq status {where}{only} --watch {WATCH_S}"
 
 
-def sign(seen: ClusterSnapshot) -> str:
+def sign(snapshot: ClusterSnapshot) -> str:
     """Returns the same question with credentials."""
-    return f"keelmq status {name_servers(seen) or controllers(seen)} --credentials FILE"
+    return f"keelmq status {name_servers(snapshot) or controllers(snapshot)} --credentials FILE"
 
 
-def with_tls(seen: ClusterSnapshot) -> str:
+def with_tls(snapshot: ClusterSnapshot) -> str:
     """Returns the same question with TLS."""
-    return f"keelmq --tls-ca FILE status {name_servers(seen) or controllers(seen)}"
+    return f"keelmq --tls-ca FILE status {name_servers(snapshot) or controllers(snapshot)}"
 
 
-def start_broker(answer: object, seen: ClusterSnapshot, group: str = "") -> str:
+def start_broker(answer: object, snapshot: ClusterSnapshot, group: str = "") -> str:
     """Returns the command for a broker that does not answer: nothing listens there, or it may hang."""
     if isinstance(answer, Silent) and answer.is_refusal:
-        return sign(seen)
+        return sign(snapshot)
     if isinstance(answer, Silent) and answer.was_plain:
-        return with_tls(seen)
+        return with_tls(snapshot)
     if isinstance(answer, Silent) and answer.hangs:
-        return watch(seen, group)
+        return watch(snapshot, group)
     return START_BROKER
 
 
@@ -91,28 +91,28 @@ def same_setting(replicas: Mapping[str, Mapping[str, str]], key: str, value: str
     return f"{START_BROKER} --set {shlex.quote(f'{key}={value}')}"
 
 
-def update_controllers(seen: ClusterSnapshot, key: str, value: str) -> str:
+def update_controllers(snapshot: ClusterSnapshot, key: str, value: str) -> str:
     """Returns the change of a setting of all controllers."""
-    return f"mqadmin updateControllerConfig {controllers(seen)} -k {key} -v {shlex.quote(value)}"
+    return f"mqadmin updateControllerConfig {controllers(snapshot)} -k {key} -v {shlex.quote(value)}"
 
 
-def clean_replica(seen: ClusterSnapshot, group: str, cluster: str, broker_id: int) -> str:
+def clean_replica(snapshot: ClusterSnapshot, group: str, cluster: str, broker_id: int) -> str:
     """Returns the command that makes the controllers forget a replica."""
     of = f"-bn {shlex.quote(group)} -c {shlex.quote(cluster or 'CLUSTER')}"
-    return f"mqadmin cleanBrokerMetadata {controllers(seen)} {of} -b {broker_id}"
+    return f"mqadmin cleanBrokerMetadata {controllers(snapshot)} {of} -b {broker_id}"
 
 
-def verify(seen: ClusterSnapshot, group: str = "") -> str:
+def verify(snapshot: ClusterSnapshot, group: str = "") -> str:
     """Returns the command that finds which copy of a log is right. It changes nothing. group: the only one to
     look at."""
     only = f" --group {shlex.quote(group)}" if group else ""
-    return f"keelmq verify {name_servers(seen) or '-n HOST:9876'}{only}"
+    return f"keelmq verify {name_servers(snapshot) or '-n HOST:9876'}{only}"
 
 
-def explain_election(seen: ClusterSnapshot, group: str, cluster: str) -> str:
+def explain_election(snapshot: ClusterSnapshot, group: str, cluster: str) -> str:
     """Returns the command that shows which replicas could be elected, and why not the others."""
     of = f"-bn {shlex.quote(group)} -c {shlex.quote(cluster or 'CLUSTER')}"
-    return f"mqadmin electMaster {controllers(seen)} {of} --dry-run"
+    return f"mqadmin electMaster {controllers(snapshot)} {of} --dry-run"
 
 
 def broker_status(address: str) -> str:
@@ -125,11 +125,11 @@ def watch_replication(master: str) -> str:
     return f"mqadmin haStatus -b {master} --watch {WATCH_S}"
 
 
-def consumer_status(seen: ClusterSnapshot, group: str) -> str:
+def consumer_status(snapshot: ClusterSnapshot, group: str) -> str:
     """Returns the command that shows subscriptions and queues of each member of a consumer group."""
-    return f"mqadmin consumerStatus {name_servers(seen) or '-n HOST:9876'} -g {shlex.quote(group)}"
+    return f"mqadmin consumerStatus {name_servers(snapshot) or '-n HOST:9876'} -g {shlex.quote(group)}"
 
 
-def consumer_progress(seen: ClusterSnapshot, group: str) -> str:
+def consumer_progress(snapshot: ClusterSnapshot, group: str) -> str:
     """Returns the command that shows how far a consumer group is."""
-    return f"mqadmin consumerProgress {name_servers(seen) or '-n HOST:9876'} -g {shlex.quote(group)}"
+    return f"mqadmin consumerProgress {name_servers(snapshot) or '-n HOST:9876'} -g {shlex.quote(group)}"

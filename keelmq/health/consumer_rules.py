@@ -9,9 +9,9 @@ from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus
 
 
-def consumer_rules(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> Iterator[Finding]:
+def consumer_rules(snapshot: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> Iterator[Finding]:
     """Yields a finding for each consumer group, and for each of its topics, whichever masters name it."""
-    masters = [seen.brokers.get(each.master_address) for each in statuses.values()]
+    masters = [snapshot.brokers.get(each.master_address) for each in statuses.values()]
     running = [each for each in masters if isinstance(each, RunningBroker)]
     for group in _named(running, "subscriptionsDiffer"):
         text = (
@@ -20,7 +20,11 @@ def consumer_rules(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -
         )
         step = "give all members the same topics and expressions; this command shows what each subscribes to"
         yield warning(
-            "consumers.agree", f"consumer group {group}", text, step, commands.consumer_status(seen, group)
+            "consumers.agree",
+            f"consumer group {group}",
+            text,
+            step,
+            commands.consumer_status(snapshot, group),
         )
     for name in _named(running, "topicsNotConsumed"):
         group, _, topic = name.partition("@")
@@ -29,7 +33,7 @@ def consumer_rules(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -
             "subscribe to it again, or if the group is not to get them, skip them; this command shows how "
             "many there are"
         )
-        line = commands.consumer_progress(seen, group)
+        line = commands.consumer_progress(snapshot, group)
         yield warning("consumers.agree", f"consumer group {group}", text, step, line)
 
 

@@ -9,9 +9,9 @@ from keelmq.health.snapshot import ClusterSnapshot
 from keelmq.remoting.operations.container import BrokerState, ContainerStatus
 
 
-def container_rules(seen: ClusterSnapshot) -> Iterator[Finding]:
+def container_rules(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yields what is wrong with the containers that were named."""
-    for address, answer in seen.containers.items():
+    for address, answer in snapshot.containers.items():
         if isinstance(answer, Silent):
             step = "start mqbrokercontainer there: all its brokers are down"
             line = "mqbrokercontainer -c FILE"

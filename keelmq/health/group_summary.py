@@ -20,30 +20,30 @@ CLOSED_CONNECTION = ("(connection_refused)", "(connection_closed)")
 """Parts of an election's reason: its master was lost when its connection closed."""
 
 
-def group_statuses(seen: ClusterSnapshot) -> dict[str, GroupStatus]:
+def group_statuses(snapshot: ClusterSnapshot) -> dict[str, GroupStatus]:
     """Returns the state of each group by its name. Verdicts and problems are still to be filled in."""
-    brokers = running(seen)
-    return {name: _group_status(seen, name, brokers.get(name, {})) for name in seen.group_names}
+    brokers = running(snapshot)
+    return {name: _group_status(snapshot, name, brokers.get(name, {})) for name in snapshot.group_names}
 
 
-def _group_status(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker]) -> GroupStatus:
-    sets = seen.sets if isinstance(seen.sets, Mapping) else {}
-    info, view = sets.get(name), seen.groups.get(name, {})
+def _group_status(snapshot: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker]) -> GroupStatus:
+    sets = snapshot.sets if isinstance(snapshot.sets, Mapping) else {}
+    info, view = sets.get(name), snapshot.groups.get(name, {})
     if info is None and view:
         info = _info_of_view(name, view)
     if info is None:
-        return _plain(seen, name, brokers)
+        return _plain(snapshot, name, brokers)
     replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
     in_sync = {each.broker_id for each in info.in_sync_replicas}
     master = next((each for each in replicas if each.broker_id == info.master_broker_id), None)
-    links = _links(seen, master.broker_address if master else "")
+    links = _links(snapshot, master.broker_address if master else "")
     rows = [
-        _replica(seen, each, links, view, info, is_in_sync=each.broker_id in in_sync)
+        _replica(snapshot, each, links, view, info, is_in_sync=each.broker_id in in_sync)
         for each in sorted(replicas, key=lambda each: each.broker_id)
     ]
     leading = next((row for row in rows if row.broker_id == info.master_broker_id), None)
     return GroupStatus(
-        cluster=_cluster(seen, name, view),
+        cluster=_cluster(snapshot, name, view),
         broker_name=name,
         verdict=Verdict.OK,
         has_controllers=True,
@@ -56,8 +56,8 @@ def _group_status(seen: ClusterSnapshot, name: str, brokers: Mapping[str, Runnin
         confirm_offset=leading.confirm_offset if leading else None,
         max_offset=leading.max_offset if leading else None,
         replicas=rows,
-        last_election=_last_election(seen, name, view),
-        disagreements=list(dict.fromkeys(_disagreements(seen, name, info, replicas, view))),
+        last_election=_last_election(snapshot, name, view),
+        disagreements=list(dict.fromkeys(_disagreements(snapshot, name, info, replicas, view))),
     )
 
 
@@ -85,26 +85,26 @@ def _info_of_view(name: str, view: Mapping[str, Any]) -> ReplicasInfo:
     )
 
 
-def _plain(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker]) -> GroupStatus:
+def _plain(snapshot: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker]) -> GroupStatus:
     """A group that no controller leads, or that of controllers that do not answer."""
-    routed = routed_brokers(seen, name)
+    routed = routed_brokers(snapshot, name)
     master, controlled = routed.get(MASTER_ID, ""), are_controlled(brokers)
-    master_id = _id_of_master(seen, master, is_controlled=controlled) if master else None
-    links = _links(seen, master)
+    master_id = _id_of_master(snapshot, master, is_controlled=controlled) if master else None
+    links = _links(snapshot, master)
     info = ReplicasInfo(master_broker_id=master_id, master_address=master)
     rows = []
     for listed_id, address in sorted(routed.items()):
         broker_id = master_id if address == master and master_id is not None else listed_id
         link = links.get(broker_id)
-        is_up = isinstance(seen.brokers.get(address), RunningBroker)
+        is_up = isinstance(snapshot.brokers.get(address), RunningBroker)
         identity = ReplicaIdentity(broker_name=name, broker_id=broker_id, broker_address=address, alive=is_up)
-        follows = link.in_sync if link is not None else not controlled and _follows(seen, address, master)
+        follows = link.in_sync if link is not None else not controlled and _follows(snapshot, address, master)
         in_sync = address == master or follows
-        rows.append(_replica(seen, identity, links, {}, info, is_in_sync=in_sync and is_up))
+        rows.append(_replica(snapshot, identity, links, {}, info, is_in_sync=in_sync and is_up))
     rows.sort(key=lambda row: row.broker_id)
     leading = next((row for row in rows if row.address == master), None)
     return GroupStatus(
-        cluster=_cluster(seen, name, {}),
+        cluster=_cluster(snapshot, name, {}),
         broker_name=name,
         verdict=Verdict.OK,
         has_controllers=controlled,
@@ -119,17 +119,17 @@ def _plain(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker
     )
 
 
-def _id_of_master(seen: ClusterSnapshot, address: str, *, is_controlled: bool) -> int:
+def _id_of_master(snapshot: ClusterSnapshot, address: str, *, is_controlled: bool) -> int:
     """Returns the id of a master that routes list as 0. In controller mode it has another one, which its
     answer to 1007 has; MASTER_ID: it reports none (RocketMQ's brokers report 0)."""
-    broker = seen.brokers.get(address)
+    broker = snapshot.brokers.get(address)
     if is_controlled and isinstance(broker, RunningBroker) and broker.epochs is not None:
         return broker.epochs.broker_id
     return MASTER_ID
 
 
 def _replica(
-    seen: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     identity: ReplicaIdentity,
     links: Mapping[int, HaConnectionRuntimeInfo],
     view: Mapping[str, Any],
@@ -140,7 +140,7 @@ def _replica(
     """From its own answers, the master's (907), and the heartbeats that the leading controller has."""
     address, broker_id = identity.broker_address, identity.broker_id
     other = another_at_its_address(identity, info)
-    broker = seen.brokers.get(address) if other is None else None
+    broker = snapshot.brokers.get(address) if other is None else None
     heard: Mapping[str, Any] = next(
         (each for each in view.get("replicas", ()) if each.get("brokerId") == broker_id), {}
     )
@@ -166,7 +166,7 @@ def _replica(
         return ReplicaStatus(**common | {"role": "silent", "problem": why})
     common |= {key: value for key, value in _numbers(broker).items() if value is not None}
     if common["lag_bytes"] is None:
-        common["lag_bytes"] = _behind(seen, info, common["max_offset"])
+        common["lag_bytes"] = _behind(snapshot, info, common["max_offset"])
     why = broker.info.get("notWritable", "") if is_master else (broker.ha.fault or "" if broker.ha else "")
     return ReplicaStatus(**common, problem=why)
 
@@ -195,17 +195,17 @@ def _numbers(broker: RunningBroker) -> dict[str, Any]:
     }
 
 
-def _behind(seen: ClusterSnapshot, info: ReplicasInfo, max_offset: int | None) -> int | None:
+def _behind(snapshot: ClusterSnapshot, info: ReplicasInfo, max_offset: int | None) -> int | None:
     """Returns the difference of two answers, a moment apart; None: the master's end is not known."""
-    master = seen.brokers.get(info.master_address or "")
+    master = snapshot.brokers.get(info.master_address or "")
     end = whole(master.info.get("commitLogMaxOffset")) if isinstance(master, RunningBroker) else None
     return None if end is None or max_offset is None else max(end - max_offset, 0)
 
 
-def _follows(seen: ClusterSnapshot, address: str, master: str) -> bool:
+def _follows(snapshot: ClusterSnapshot, address: str, master: str) -> bool:
     """Returns whether a slave without controllers is in sync by its own report, because its master does not
     know whose link it has: it copies, and lacks no more than haMaxGapNotInSync."""
-    slave, its_master = seen.brokers.get(address), seen.brokers.get(master)
+    slave, its_master = snapshot.brokers.get(address), snapshot.brokers.get(master)
     if not isinstance(slave, RunningBroker) or not isinstance(its_master, RunningBroker):
         return False
     if slave.ha is None or not slave.ha.ha_client_runtime_info.activated:
@@ -215,16 +215,16 @@ def _follows(seen: ClusterSnapshot, address: str, master: str) -> bool:
     return limit is not None and end is not None and its_end is not None and its_end - end <= limit
 
 
-def _links(seen: ClusterSnapshot, master: str) -> dict[int, HaConnectionRuntimeInfo]:
+def _links(snapshot: ClusterSnapshot, master: str) -> dict[int, HaConnectionRuntimeInfo]:
     """Returns the slaves as the master has them. RocketMQ's masters do not report whose link it is."""
-    broker = seen.brokers.get(master)
+    broker = snapshot.brokers.get(master)
     if not isinstance(broker, RunningBroker) or broker.ha is None:
         return {}
     return {each.broker_id: each for each in broker.ha.ha_connection_info if each.broker_id is not None}
 
 
-def _last_election(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> LastElection | None:
-    for past in seen.elections:
+def _last_election(snapshot: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> LastElection | None:
+    for past in snapshot.elections:
         if past.broker_name == name:
             # It closes when the process ends; a master that hangs may have worked until its last one.
             has_closed = any(reason in past.reason for reason in CLOSED_CONNECTION)
@@ -252,7 +252,7 @@ def _last_election(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) ->
 
 
 def _disagreements(
-    seen: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     name: str,
     info: ReplicasInfo,
     replicas: list[ReplicaIdentity],
@@ -260,7 +260,7 @@ def _disagreements(
 ) -> Iterator[str]:
     yield from map(str, view.get("disagreements") or ())
     ids = {each.broker_address: each.broker_id for each in replicas}
-    for address, server in seen.answering.items():
+    for address, server in snapshot.answering.items():
         broker = server.cluster.broker_addr_table.get(name)
         shown = {} if broker is None else broker.broker_addrs
         if info.master_address and shown.get(MASTER_ID) != info.master_address:
@@ -268,26 +268,26 @@ def _disagreements(
         for each in sorted(set(shown.values()) - ids.keys()):
             yield f"name server {address} lists {each}, which the controllers do not know"
     for address, broker_id in ids.items():
-        answer = seen.brokers.get(address)
+        answer = snapshot.brokers.get(address)
         says = isinstance(answer, RunningBroker) and answer.ha is not None and answer.ha.master
         if says and address != info.master_address:
             yield f"broker {broker_id} at {address} acts as master, too"
 
 
-def routed_brokers(seen: ClusterSnapshot, name: str) -> dict[int, str]:
+def routed_brokers(snapshot: ClusterSnapshot, name: str) -> dict[int, str]:
     """Returns id -> address of a group in the routes of all name servers; of several, the first."""
     found: dict[int, str] = {}
-    for server in seen.answering.values():
+    for server in snapshot.answering.values():
         if broker := server.cluster.broker_addr_table.get(name):
             for broker_id, address in broker.broker_addrs.items():
                 found.setdefault(broker_id, address)
     return found
 
 
-def running(seen: ClusterSnapshot) -> dict[str, dict[str, RunningBroker]]:
+def running(snapshot: ClusterSnapshot) -> dict[str, dict[str, RunningBroker]]:
     """Returns brokerName -> address -> broker, of the brokers that answer."""
     found: dict[str, dict[str, RunningBroker]] = {}
-    for address, broker in seen.brokers.items():
+    for address, broker in snapshot.brokers.items():
         if isinstance(broker, RunningBroker):
             found.setdefault(broker.settings.get("brokerName", ""), {})[address] = broker
     return found
@@ -306,8 +306,8 @@ def _min_in_sync(brokers: Mapping[str, RunningBroker], master: str) -> int | Non
     return max((each for each in numbers if each is not None and each >= 0), default=None)
 
 
-def _cluster(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> str:
-    for server in seen.answering.values():
+def _cluster(snapshot: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> str:
+    for server in snapshot.answering.values():
         if name in server.cluster.broker_addr_table:
             return server.cluster.broker_addr_table[name].cluster
     return str(view.get("cluster", ""))

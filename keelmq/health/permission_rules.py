@@ -16,17 +16,17 @@ from keelmq.remoting.operations.health import NO_ROOM
 UNCLEAN = "enableElectUncleanMaster"
 
 
-def permission_rules(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> Iterator[Finding]:
+def permission_rules(snapshot: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> Iterator[Finding]:
     """Yields masters that refuse messages, topics without write permission, and unclean elections."""
     for status in statuses.values():
-        yield from _master(seen, status)
-        yield from _wiped(seen, status)
-    yield from _unclean(seen)
+        yield from _master(snapshot, status)
+        yield from _wiped(snapshot, status)
+    yield from _unclean(snapshot)
 
 
-def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
+def _master(snapshot: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
     address = status.master_address
-    broker = seen.brokers.get(address)
+    broker = snapshot.brokers.get(address)
     if not isinstance(broker, RunningBroker):
         return
     permission = whole(broker.settings.get("brokerPermission"))
@@ -43,7 +43,7 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
                 "it hands over to a replica in sync whose disk has room, if there is one; this command says "
                 "who could take over, and whose disk is full; else free space on one of the disks"
             )
-            line = commands.explain_election(seen, status.broker_name, status.cluster)
+            line = commands.explain_election(snapshot, status.broker_name, status.cluster)
             yield failed("broker.writable", address, text, step, line)
             return
         if sync_fault(broker):
@@ -51,19 +51,21 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
                 "it hands over to another replica in sync, if there is one; this command says who could take "
                 f"over; otherwise {WRITABLE_AGAIN}"
             )
-            line = commands.explain_election(seen, status.broker_name, status.cluster)
+            line = commands.explain_election(snapshot, status.broker_name, status.cluster)
             yield failed("broker.writable", address, text, step, line)
             return
         step = "remove the cause, then check that the problem is no longer reported"
-        yield failed("broker.writable", address, text, step, commands.watch(seen, status.broker_name))
+        yield failed("broker.writable", address, text, step, commands.watch(snapshot, status.broker_name))
 
 
-def _wiped(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
+def _wiped(snapshot: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
     """Topics whose write permission an operator removed (wipeWritePerm), seen at a topic that every broker
     has."""
-    name, master = status.broker_name, seen.brokers.get(status.master_address)
+    name, master = status.broker_name, snapshot.brokers.get(status.master_address)
     wiped = [
-        at for at, each in seen.answering.items() if not each.permissions.get(name, PERM_WRITE) & PERM_WRITE
+        at
+        for at, each in snapshot.answering.items()
+        if not each.permissions.get(name, PERM_WRITE) & PERM_WRITE
     ]
     settings: Mapping[str, str] = master.settings if isinstance(master, RunningBroker) else {}
     if wiped and settings.get("brokerPermission", "6") == "6":
@@ -73,14 +75,14 @@ def _wiped(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
         yield warning("broker.writable", name, text, step, line)
 
 
-def _unclean(seen: ClusterSnapshot) -> Iterator[Finding]:
+def _unclean(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     on = [
         at
-        for at, each in seen.controller_settings.items()
+        for at, each in snapshot.controller_settings.items()
         if isinstance(each, Mapping) and is_true(each.get(UNCLEAN))
     ]
     if on:
         text = f"{UNCLEAN}=true: a replica that lacks acknowledged messages may become master"
         step = "set it to false, unless this cluster may lose messages"
-        line = commands.update_controllers(seen, UNCLEAN, "false")
+        line = commands.update_controllers(snapshot, UNCLEAN, "false")
         yield warning("controller.settings", ", ".join(on), text, step, line)

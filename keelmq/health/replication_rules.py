@@ -24,16 +24,16 @@ DISPATCH_BEHIND_BYTES = 16 << 20
 
 
 def replication_rules(
-    seen: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     statuses: Mapping[str, GroupStatus],
     brokers: Mapping[str, Mapping[str, RunningBroker]],
 ) -> Iterator[Finding]:
     """Yields what is wrong with the replication of each group. brokers: of running()."""
     for name, status in statuses.items():
         for replica in status.replicas:
-            yield from _replica(seen, status, replica)
-        yield from _masters(seen, status, brokers.get(name, {}))
-        yield from _epochs(seen, status)
+            yield from _replica(snapshot, status, replica)
+        yield from _masters(snapshot, status, brokers.get(name, {}))
+        yield from _epochs(snapshot, status)
         for address, broker in brokers.get(name, {}).items():
             yield from _dispatch(status, address, broker)
 
@@ -47,8 +47,8 @@ def _dispatch(status: GroupStatus, address: str, broker: RunningBroker) -> Itera
         yield warning("group.in-sync", status.broker_name, f"{text} ConsumeQueue", step, line)
 
 
-def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus) -> Iterator[Finding]:
-    broker, name = seen.brokers.get(replica.address), status.broker_name
+def _replica(snapshot: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus) -> Iterator[Finding]:
+    broker, name = snapshot.brokers.get(replica.address), status.broker_name
     if not isinstance(broker, RunningBroker):
         return
     who = f"replica {replica.broker_id} at {replica.address}"
@@ -57,7 +57,7 @@ def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus)
         if replica.problem.startswith(CANNOT_WRITE):
             yield failed("group.in-sync", name, text, COPIES_AGAIN, commands.broker_status(replica.address))
         else:
-            yield failed("group.epochs", name, text, WHO_IS_RIGHT, commands.verify(seen, name))
+            yield failed("group.epochs", name, text, WHO_IS_RIGHT, commands.verify(snapshot, name))
     elif replica.role == "slave" and status.master_address and _lags(replica):
         behind = "" if replica.lag_bytes is None else f"{replica.lag_bytes:,} bytes"
         since = "" if replica.lag_ms is None else f"for {replica.lag_ms / 1000:.0f} s"
@@ -73,7 +73,7 @@ def _lags(replica: ReplicaStatus) -> bool:
 
 
 def _masters(
-    seen: ClusterSnapshot, status: GroupStatus, brokers: Mapping[str, RunningBroker]
+    snapshot: ClusterSnapshot, status: GroupStatus, brokers: Mapping[str, RunningBroker]
 ) -> Iterator[Finding]:
     """A master that the controllers replaced, and that has not heard of it."""
     if not status.has_controllers:
@@ -85,16 +85,16 @@ def _masters(
             text = f"{address} also acts as master; the controllers name {status.master_address}"
             text += f"; it accepts no messages: {refuses}" if refuses else "; it accepts messages"
             step = "check its connection to the controllers and to the other brokers, then restart it"
-            line = commands.watch(seen, status.broker_name)
+            line = commands.watch(snapshot, status.broker_name)
             yield failed("group.master", status.broker_name, text, step, line)
 
 
-def _epochs(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
+def _epochs(snapshot: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
     """Two replicas that begin one masterEpoch at different offsets have different messages from there on."""
-    master = seen.brokers.get(status.master_address)
+    master = snapshot.brokers.get(status.master_address)
     of_master = _starts(master) if isinstance(master, RunningBroker) else {}
     for replica in status.replicas:
-        broker = seen.brokers.get(replica.address)
+        broker = snapshot.brokers.get(replica.address)
         if replica.address == status.master_address or not isinstance(broker, RunningBroker):
             continue
         differing = [
@@ -108,7 +108,7 @@ def _epochs(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
                 f"replica {replica.broker_id} at {replica.address} begins epoch {epoch} at {start}, its "
                 f"master at {ours}: their logs differ from {min(start, ours)} on"
             )
-            line = commands.verify(seen, status.broker_name)
+            line = commands.verify(snapshot, status.broker_name)
             yield failed("group.epochs", status.broker_name, text, WHO_IS_RIGHT, line)
 
 

@@ -150,48 +150,54 @@ async def take_snapshot(
     `memory`: of earlier snapshots, for a caller that repeats them: answers that rarely change are then asked
     for rarely."""
     memory, began_s = memory or Memory(), asyncio.get_running_loop().time()
-    seen = ClusterSnapshot(http_servers={each: address for address, each in http.items()}, taken_ms=wall_ms())
-    await asyncio.gather(
-        _all(seen.name_servers, name_servers, lambda each: _name_server(reach, each, memory)),
-        _all(seen.controllers, controllers, _ask_metadata(reach)),
+    snapshot = ClusterSnapshot(
+        http_servers={each: address for address, each in http.items()}, taken_ms=wall_ms()
     )
-    named = [http.get(each) or _http_of_name_server(seen, each) for each in name_servers]
+    await asyncio.gather(
+        _all(snapshot.name_servers, name_servers, lambda each: _name_server(reach, each, memory)),
+        _all(snapshot.controllers, controllers, _ask_metadata(reach)),
+    )
+    named = [http.get(each) or _http_of_name_server(snapshot, each) for each in name_servers]
     named += [http[address] for address in controllers if address in http]
-    guesses = [_http_guess(each) for each in name_servers if _is_http_unknown(seen, each, http)]
+    guesses = [_http_guess(each) for each in name_servers if _is_http_unknown(snapshot, each, http)]
     if not name_servers:
-        said = {address: _http_of_controller(seen, address) for address in controllers}
+        said = {address: _http_of_controller(snapshot, address) for address in controllers}
         named += said.values()
         guesses += [_http_guess(address) for address, its_own in said.items() if its_own is None]
     await asyncio.gather(
-        _all(seen.health, filter(None, named), lambda each: _health(reach, each)),
-        _all(seen.health, filter(None, guesses), lambda each: _health(reach, each, as_user=False)),
+        _all(snapshot.health, filter(None, named), lambda each: _health(reach, each)),
+        _all(snapshot.health, filter(None, guesses), lambda each: _health(reach, each, as_user=False)),
     )
-    listed = list(dict.fromkeys(_broker_addresses(seen)))
-    asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
-    known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
+    listed = list(dict.fromkeys(_broker_addresses(snapshot)))
+    asked, snapshot.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
+    known = [str(plugin.get("address", "")) for _, plugin in snapshot.plugins] if not controllers else []
     await asyncio.gather(
-        _all(seen.brokers, asked, lambda each: _broker(reach, each, memory)),
-        _all(seen.controllers, filter(None, [*_peers(seen), *known]), _ask_metadata(reach)),
+        _all(snapshot.brokers, asked, lambda each: _broker(reach, each, memory)),
+        _all(snapshot.controllers, filter(None, [*_peers(snapshot), *known]), _ask_metadata(reach)),
     )
-    answered = any(isinstance(each, ControllerMetadata) for each in seen.controllers.values())
-    await _all(seen.controllers, [] if answered else _of_brokers(seen), _ask_metadata(reach))
-    await _all(seen.controllers, _peers(seen), _ask_metadata(reach))
-    await _all(seen.health, _said_http(seen), lambda each: _health(reach, each))
+    answered = any(isinstance(each, ControllerMetadata) for each in snapshot.controllers.values())
+    await _all(snapshot.controllers, [] if answered else _of_brokers(snapshot), _ask_metadata(reach))
+    await _all(snapshot.controllers, _peers(snapshot), _ask_metadata(reach))
+    await _all(snapshot.health, _said_http(snapshot), lambda each: _health(reach, each))
     await asyncio.gather(
-        _ask_leader(seen, reach),
-        _resolve(seen, reach),
-        _all(seen.controller_settings, _answering(seen), lambda each: _controller(reach, each, memory)),
+        _ask_leader(snapshot, reach),
+        _resolve(snapshot, reach),
+        _all(
+            snapshot.controller_settings, _answering(snapshot), lambda each: _controller(reach, each, memory)
+        ),
     )
     await _all(
-        seen.containers,
+        snapshot.containers,
         containers,
         lambda each: reach.ask(each, lambda admin, address: admin.containers.container_status(address)),
     )
-    await _all(seen.brokers, _unlisted(seen), lambda each: _broker(reach, each, memory))
-    await _all(seen.master_rights, _masters(seen), lambda each: _rights(seen, reach, each, memory))
-    _read_clocks(seen)
-    seen.took_ms = round((asyncio.get_running_loop().time() - began_s) * 1000)
-    return seen
+    await _all(snapshot.brokers, _unlisted(snapshot), lambda each: _broker(reach, each, memory))
+    await _all(
+        snapshot.master_rights, _masters(snapshot), lambda each: _rights(snapshot, reach, each, memory)
+    )
+    _read_clocks(snapshot)
+    snapshot.took_ms = round((asyncio.get_running_loop().time() - began_s) * 1000)
+    return snapshot
 
 
 async def _all(
@@ -284,30 +290,30 @@ async def _or_none(question: Callable[[], Awaitable[T]]) -> T | None:
         return None
 
 
-async def _ask_leader(seen: ClusterSnapshot, reach: Reach) -> None:
+async def _ask_leader(snapshot: ClusterSnapshot, reach: Reach) -> None:
     """Asks the active controller for the SyncStateSets of all groups."""
-    leader = seen.leader
+    leader = snapshot.leader
     if leader is None:
         return
-    http_addresses = {str(plugin.get("address")): http_address for http_address, plugin in seen.plugins}
+    http_addresses = {str(plugin.get("address")): http_address for http_address, plugin in snapshot.plugins}
     if leader in http_addresses:
-        await _ask_groups(seen, reach, http_addresses[leader])
-    count = min(ELECTIONS_MAX, 50 + 2 * len(seen.group_names))
+        await _ask_groups(snapshot, reach, http_addresses[leader])
+    count = min(ELECTIONS_MAX, 50 + 2 * len(snapshot.group_names))
     with suppress(Silent):  # RocketMQ's controllers keep no past elections
-        seen.elections = await reach.ask(
+        snapshot.elections = await reach.ask(
             leader, lambda admin, address: admin.controllers.elections(address, "", count)
         )
     try:
         sets = await reach.ask(
-            leader, lambda admin, address: admin.controllers.sync_state_sets_at(address, seen.group_names)
+            leader, lambda admin, address: admin.controllers.sync_state_sets_at(address, snapshot.group_names)
         )
     except Silent as silent:
-        seen.sets = silent
+        snapshot.sets = silent
     else:
-        seen.sets = sets.replicas_info_table
+        snapshot.sets = sets.replicas_info_table
 
 
-async def _ask_groups(seen: ClusterSnapshot, reach: Reach, http_address: str) -> None:
+async def _ask_groups(snapshot: ClusterSnapshot, reach: Reach, http_address: str) -> None:
     """Asks for /v1/groups. An older program has none, and one with users may refuse: then only the name
     servers' groups are known."""
     try:
@@ -317,33 +323,33 @@ async def _ask_groups(seen: ClusterSnapshot, reach: Reach, http_address: str) ->
     if not isinstance(value, dict):
         return
     if fault := fault_of(value, Groups):
-        seen.malformed[http_address] = f"/v1/groups answers in another form: {fault}"
+        snapshot.malformed[http_address] = f"/v1/groups answers in another form: {fault}"
     else:
-        seen.groups = groups_of(value)
+        snapshot.groups = groups_of(value)
 
 
-async def _resolve(seen: ClusterSnapshot, reach: Reach) -> None:
+async def _resolve(snapshot: ClusterSnapshot, reach: Reach) -> None:
     """Resolves the controllers' addresses: brokers may use another name of a machine than it uses itself."""
-    wanted = {*seen.controllers, *_of_brokers(seen)}
+    wanted = {*snapshot.controllers, *_of_brokers(snapshot)}
 
     async def one(address: str) -> None:
         try:
             host, port = split_address(address)
-            seen.resolved[address] = frozenset(f"{each}:{port}" for each in await reach.resolve(host))
+            snapshot.resolved[address] = frozenset(f"{each}:{port}" for each in await reach.resolve(host))
         except (Silent, ValueError):
-            seen.resolved[address] = frozenset()
+            snapshot.resolved[address] = frozenset()
 
     await asyncio.gather(*(one(address) for address in sorted(wanted)))
 
 
-def _http_of_controller(seen: ClusterSnapshot, controller: str) -> str | None:
+def _http_of_controller(snapshot: ClusterSnapshot, controller: str) -> str | None:
     """Its HTTP address, as it reports it; None: it is silent, older, or has no HTTP."""
-    answer = seen.controllers.get(controller)
+    answer = snapshot.controllers.get(controller)
     return answer.http_address if isinstance(answer, ControllerMetadata) else None
 
 
-def _http_of_name_server(seen: ClusterSnapshot, address: str) -> str | None:
-    answer = seen.name_servers.get(address)
+def _http_of_name_server(snapshot: ClusterSnapshot, address: str) -> str | None:
+    answer = snapshot.name_servers.get(address)
     return http_address_of(address, answer.settings) if isinstance(answer, NameServer) else None
 
 
@@ -359,18 +365,18 @@ def http_address_of(address: str, settings: Mapping[str, str]) -> str | None:
     return join_address(host, number) if number and number <= PORT_MAX else None
 
 
-def _is_http_unknown(seen: ClusterSnapshot, address: str, http: Mapping[str, str]) -> bool:
+def _is_http_unknown(snapshot: ClusterSnapshot, address: str, http: Mapping[str, str]) -> bool:
     """Returns whether neither a file nor the name server itself shows where its HTTP port is, or that it has
     none."""
-    answer = seen.name_servers.get(address)
+    answer = snapshot.name_servers.get(address)
     said = isinstance(answer, NameServer) and HTTP_PORT_KEY in answer.settings
     return address not in http and not said
 
 
-def _said_http(seen: ClusterSnapshot) -> list[str]:
+def _said_http(snapshot: ClusterSnapshot) -> list[str]:
     """Returns the HTTP addresses of controllers whose /v1/health was not found elsewhere, as they say."""
-    found = {str(plugin.get("address", "")) for _, plugin in seen.plugins}
-    views = [(at, view) for at, view in seen.controllers.items() if isinstance(view, ControllerMetadata)]
+    found = {str(plugin.get("address", "")) for _, plugin in snapshot.plugins}
+    views = [(at, view) for at, view in snapshot.controllers.items() if isinstance(view, ControllerMetadata)]
     return [view.http_address for at, view in views if at not in found and view.http_address]
 
 
@@ -380,19 +386,19 @@ def _http_guess(address: str) -> str | None:
     return join_address(host, number) if number <= PORT_MAX else None
 
 
-def _masters(seen: ClusterSnapshot) -> list[str]:
+def _masters(snapshot: ClusterSnapshot) -> list[str]:
     """Returns the masters that the name servers list and that answer."""
     listed = [
         broker.broker_addrs[MASTER_ID]
-        for server in seen.answering.values()
+        for server in snapshot.answering.values()
         for _, broker in sorted(server.cluster.broker_addr_table.items())
         if MASTER_ID in broker.broker_addrs
     ]
-    return [each for each in listed if isinstance(seen.brokers.get(each), RunningBroker)]
+    return [each for each in listed if isinstance(snapshot.brokers.get(each), RunningBroker)]
 
 
-async def _rights(seen: ClusterSnapshot, reach: Reach, server: str, memory: Memory) -> Rights | None:
-    broker = seen.brokers[server]
+async def _rights(snapshot: ClusterSnapshot, reach: Reach, server: str, memory: Memory) -> Rights | None:
+    broker = snapshot.brokers[server]
     settings = broker.settings if isinstance(broker, RunningBroker) else {}
     return await memory.recall(
         ("rights", server),
@@ -400,10 +406,10 @@ async def _rights(seen: ClusterSnapshot, reach: Reach, server: str, memory: Memo
     )
 
 
-def _broker_addresses(seen: ClusterSnapshot) -> list[str]:
+def _broker_addresses(snapshot: ClusterSnapshot) -> list[str]:
     return [
         address
-        for server in seen.answering.values()
+        for server in snapshot.answering.values()
         for _, broker in sorted(server.cluster.broker_addr_table.items())
         for _, address in sorted(broker.broker_addrs.items())
     ]
@@ -419,42 +425,42 @@ def peers_of(metadata: ControllerMetadata) -> dict[str, str]:
     return found
 
 
-def _unlisted(seen: ClusterSnapshot) -> list[str]:
+def _unlisted(snapshot: ClusterSnapshot) -> list[str]:
     """Returns the live brokers of the controllers that no name server lists."""
-    sets = seen.sets.values() if isinstance(seen.sets, Mapping) else ()
+    sets = snapshot.sets.values() if isinstance(snapshot.sets, Mapping) else ()
     replicas = [each for info in sets for each in (*info.in_sync_replicas, *info.not_in_sync_replicas)]
     known = [
-        each.broker_address for each in replicas if each.alive and each.broker_address not in seen.brokers
+        each.broker_address for each in replicas if each.alive and each.broker_address not in snapshot.brokers
     ]
-    return known[: max(BROKERS_ASKED_MAX - len(seen.brokers), 0)]
+    return known[: max(BROKERS_ASKED_MAX - len(snapshot.brokers), 0)]
 
 
-def _answering(seen: ClusterSnapshot) -> list[str]:
-    return [at for at, view in seen.controllers.items() if isinstance(view, ControllerMetadata)]
+def _answering(snapshot: ClusterSnapshot) -> list[str]:
+    return [at for at, view in snapshot.controllers.items() if isinstance(view, ControllerMetadata)]
 
 
-def _peers(seen: ClusterSnapshot) -> list[str]:
-    views = [view for view in seen.controllers.values() if isinstance(view, ControllerMetadata)]
+def _peers(snapshot: ClusterSnapshot) -> list[str]:
+    views = [view for view in snapshot.controllers.values() if isinstance(view, ControllerMetadata)]
     return [address for view in views for address in peers_of(view).values()]
 
 
-def _of_brokers(seen: ClusterSnapshot) -> list[str]:
+def _of_brokers(snapshot: ClusterSnapshot) -> list[str]:
     """Addresses of the controllers in the settings of running brokers."""
     return [
         address
-        for broker in seen.brokers.values()
+        for broker in snapshot.brokers.values()
         if isinstance(broker, RunningBroker) and is_true(broker.settings.get("enableControllerMode"))
         for address in split_list(broker.settings.get("controllerAddr", ""))
     ]
 
 
-def _read_clocks(seen: ClusterSnapshot) -> None:
-    for http_address, answer in seen.health.items():
+def _read_clocks(snapshot: ClusterSnapshot) -> None:
+    for http_address, answer in snapshot.health.items():
         if isinstance(answer, HttpAnswer) and answer.clock_ms is not None:
-            seen.clocks.setdefault(host_of(http_address), []).append(answer.clock_ms)
-    for address, broker in seen.brokers.items():
+            snapshot.clocks.setdefault(host_of(http_address), []).append(answer.clock_ms)
+    for address, broker in snapshot.brokers.items():
         if isinstance(broker, RunningBroker) and broker.clock_ms is not None:
-            seen.clocks.setdefault(host_of(address), []).append(broker.clock_ms)
+            snapshot.clocks.setdefault(host_of(address), []).append(broker.clock_ms)
 
 
 def clock_of(info: Mapping[str, str], asked_ms: int) -> int | None:

@@ -39,20 +39,20 @@ async def take_status(
     return status_of(await take_snapshot(reach, name_servers, controllers, http or {}, memory, containers))
 
 
-def status_of(seen: ClusterSnapshot) -> ClusterStatus:
+def status_of(snapshot: ClusterSnapshot) -> ClusterStatus:
     """Returns what a screen shows of a snapshot."""
-    statuses = group_statuses(seen)
-    problems = problems_of(merged([*verdict(seen), *groups(seen, statuses)]))
+    statuses = group_statuses(snapshot)
+    problems = problems_of(merged([*verdict(snapshot), *groups(snapshot, statuses)]))
     by_subject = _by_subject(problems)
     return ClusterStatus(
-        taken_ms=seen.taken_ms,
-        took_ms=seen.took_ms,
+        taken_ms=snapshot.taken_ms,
+        took_ms=snapshot.took_ms,
         verdict=worst(problems),
-        name_servers=[_name_server(at, each) for at, each in seen.name_servers.items()],
-        controllers=list(_controllers(seen)),
+        name_servers=[_name_server(at, each) for at, each in snapshot.name_servers.items()],
+        controllers=list(_controllers(snapshot)),
         groups=[_with_problems(each, problems, by_subject) for each in statuses.values()],
         problems=problems,
-        brokers_not_asked=seen.not_asked,
+        brokers_not_asked=snapshot.not_asked,
     )
 
 
@@ -104,11 +104,11 @@ def _name_server(address: str, server: NameServer | Silent) -> NameServerStatus:
     )
 
 
-def _controllers(seen: ClusterSnapshot) -> Iterator[ControllerStatus]:
-    views = [view for view in seen.controllers.values() if isinstance(view, ControllerMetadata)]
+def _controllers(snapshot: ClusterSnapshot) -> Iterator[ControllerStatus]:
+    views = [view for view in snapshot.controllers.values() if isinstance(view, ControllerMetadata)]
     members = {at: member for view in views for member, at in peers_of(view).items()}
-    rafts = {str(plugin.get("address")): _raft(plugin) for _, plugin in seen.plugins}
-    for address, answer in seen.controllers.items():
+    rafts = {str(plugin.get("address")): _raft(plugin) for _, plugin in snapshot.plugins}
+    for address, answer in snapshot.controllers.items():
         raft, member = rafts.get(address, {}), members.get(address, "")
         if isinstance(answer, Silent):
             yield ControllerStatus(address=address, member=member, role="silent", problem=str(answer))
