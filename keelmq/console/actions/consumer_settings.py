@@ -40,51 +40,51 @@ class UpdateGroup(Parameters):
     retry_max_times: int = Field(default=16, ge=-1, le=10_000)
 
 
-def _wanted(asked: UpdateGroup, before: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
+def _wanted(request: UpdateGroup, before: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
     """Returns the settings to send. Attributes are sent as changes, so there are none."""
-    kept = before or SubscriptionGroupConfig(group_name=asked.group)
-    changes: dict[str, Any] = {name: getattr(asked, name) for name in CHANGED}
+    kept = before or SubscriptionGroupConfig(group_name=request.group)
+    changes: dict[str, Any] = {name: getattr(request, name) for name in CHANGED}
     return kept.model_copy(update={**changes, "attributes": {}})
 
 
-def _differences(address: str, before: SubscriptionGroupConfig, asked: UpdateGroup) -> list[str]:
+def _differences(address: str, before: SubscriptionGroupConfig, request: UpdateGroup) -> list[str]:
     fields = SubscriptionGroupConfig.model_fields
     return [
-        f"{address}: {fields[name].alias} {getattr(before, name)} becomes {getattr(asked, name)}"
+        f"{address}: {fields[name].alias} {getattr(before, name)} becomes {getattr(request, name)}"
         for name in CHANGED
-        if getattr(before, name) != getattr(asked, name)
+        if getattr(before, name) != getattr(request, name)
     ]
 
 
-async def _preview(acting: Acting, asked: UpdateGroup) -> Preview:
-    at = await masters(acting, asked.cluster)
+async def _preview(acting: Acting, request: UpdateGroup) -> Preview:
+    at = await masters(acting, request.cluster)
     said = await acting.admin.each(";".join(at.addresses), acting.admin.groups.list_groups)
-    before = {each.address: each.answer.get(asked.group) for each in said if each.answer is not None}
+    before = {each.address: each.answer.get(request.group) for each in said if each.answer is not None}
     new = [address for address, config in before.items() if config is None]
     warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
     for address, config in before.items():
         if config is not None:
-            warnings += _differences(address, config, asked)
-    if not asked.consume_enable:
-        warnings.insert(0, f"{asked.group} gets no messages until consumeEnable is true again")
+            warnings += _differences(address, config, request)
+    if not request.consume_enable:
+        warnings.insert(0, f"{request.group} gets no messages until consumeEnable is true again")
     what = "is created" if len(new) == len(before) else "is changed" if not new else "is created or changed"
     first = next((config for config in before.values() if config is not None), None)
     return Preview(
-        what=f"Consumer group {asked.group} {what} at every master of cluster {asked.cluster}.",
+        what=f"Consumer group {request.group} {what} at every master of cluster {request.cluster}.",
         servers=at.addresses,
         warnings=warnings,
-        command=_command(acting, asked, _wanted(asked, first)),
+        command=_command(acting, request, _wanted(request, first)),
         details={"newAt": new, "changedAt": [each for each in before if each not in new]},
     )
 
 
-def _command(acting: Acting, asked: UpdateGroup, wanted: SubscriptionGroupConfig) -> str:
+def _command(acting: Acting, request: UpdateGroup, wanted: SubscriptionGroupConfig) -> str:
     """Returns mqadmin's line: it has every setting, because mqadmin sends its own default for one that is
     not given."""
     policy = wanted.group_retry_policy
     return command_line(
-        "mqadmin", "updateSubGroup", "-n", acting.name_server_list, "-c", asked.cluster, "-g", asked.group,
-        "-s", _word(wanted.consume_enable), "-m", _word(wanted.consume_from_min_enable),
+        "mqadmin", "updateSubGroup", "-n", acting.name_server_list, "-c", request.cluster,
+        "-g", request.group, "-s", _word(wanted.consume_enable), "-m", _word(wanted.consume_from_min_enable),
         "-d", _word(wanted.consume_broadcast_enable), "-o", _word(wanted.consume_message_orderly),
         "-q", wanted.retry_queue_nums, "-r", wanted.retry_max_times, "-i", wanted.broker_id,
         "-w", wanted.which_broker_when_consume_slowly, "-a", _word(wanted.notify_consumer_ids_changed_enable),
@@ -96,12 +96,12 @@ def _word(value: bool) -> str:
     return "true" if value else "false"
 
 
-async def _run(acting: Acting, asked: UpdateGroup) -> list[ServerOutcome]:
-    at = await masters(acting, asked.cluster)
+async def _run(acting: Acting, request: UpdateGroup) -> list[ServerOutcome]:
+    at = await masters(acting, request.cluster)
 
     async def ask(address: str) -> None:
-        before = (await acting.admin.groups.list_groups(address)).get(asked.group)
-        await acting.admin.groups.update_group(address, _wanted(asked, before))
+        before = (await acting.admin.groups.list_groups(address)).get(request.group)
+        await acting.admin.groups.update_group(address, _wanted(request, before))
 
     return await at_each(at.addresses, ask)
 

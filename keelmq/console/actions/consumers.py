@@ -58,36 +58,38 @@ async def _masters_route(acting: Acting, topic: str) -> tuple[TopicRouteData, li
     return masters_of(route), sorted(without)
 
 
-async def _preview_reset(acting: Acting, asked: ResetOffset) -> Preview:
-    route, without = await _masters_route(acting, asked.topic)
+async def _preview_reset(acting: Acting, request: ResetOffset) -> Preview:
+    route, without = await _masters_route(acting, request.topic)
     wanted = ResetOffsetRequest(
-        topic=asked.topic, group=asked.group, timestamp=asked.at_ms, is_force=asked.force
+        topic=request.topic, group=request.group, timestamp=request.at_ms, is_force=request.force
     )
     addresses = [each.broker_addrs[MASTER_ID] for each in route.broker_datas]
     said = await explained_at(addresses, lambda each: acting.admin.groups.explain_reset_offset(each, wanted))
     found = {key: row for rows in said.told.values() for key, row in rows.items()}
     rows = list(found.values())
-    _, members, _ = await members_of(acting.admin, route, asked.group)
+    _, members, _ = await members_of(acting.admin, route, request.group)
     warnings = [f"{each} has no master: nothing is done there; repeat it later" for each in without]
     warnings += said.warnings
     moves = [row.reset_offset - row.consumer_offset for row in rows if row.consumer_offset is not None]
     forward, back = sum(move for move in moves if move > 0), -sum(move for move in moves if move < 0)
     if forward:
-        warnings.insert(0, f"about {forward} messages are skipped: {asked.group} will not get them")
+        warnings.insert(0, f"about {forward} messages are skipped: {request.group} will not get them")
     if back:
         warnings.insert(0, f"about {back} messages are consumed once more")
     if rows and all(row.consumer_offset is None for row in rows):
-        warnings.append(f"group {asked.group} has consumed nothing of topic {asked.topic} so far")
+        warnings.append(f"group {request.group} has consumed nothing of topic {request.topic} so far")
     online = 0 if members is None else len(members.connection_set)
     when = (
-        "the end of every queue" if asked.at_ms == RESET_TO_END else "the first message of that time or later"
+        "the end of every queue"
+        if request.at_ms == RESET_TO_END
+        else "the first message of that time or later"
     )
     return Preview(
-        what=f"Group {asked.group} continues topic {asked.topic} at {when}. "
+        what=f"Group {request.group} continues topic {request.topic} at {when}. "
         + (f"{online} members are connected; they go on there." if online else "No member is connected."),
         servers=addresses,
         warnings=warnings,
-        command=_reset_command(acting, asked),
+        command=_reset_command(acting, request),
         is_possible=said.is_possible,
         details={
             "queues": [_reset_row(key, row) for key, row in list(found.items())[:QUEUES_SHOWN_MAX]],
@@ -106,37 +108,37 @@ def _reset_row(queue: QueueKey, row: ResetRow) -> dict[str, object]:
     }
 
 
-def _reset_command(acting: Acting, asked: ResetOffset) -> str:
-    force = [] if asked.force else ["-f", "false"]
-    if asked.at_ms == RESET_TO_END:
+def _reset_command(acting: Acting, request: ResetOffset) -> str:
+    force = [] if request.force else ["-f", "false"]
+    if request.at_ms == RESET_TO_END:
         return command_line(
-            "mqadmin", "skipAccumulatedMessage", "-n", acting.name_server_list, "-g", asked.group,
-            "-t", asked.topic, *force,
+            "mqadmin", "skipAccumulatedMessage", "-n", acting.name_server_list, "-g", request.group,
+            "-t", request.topic, *force,
         )  # fmt: skip
     return command_line(
-        "mqadmin", "resetOffsetByTime", "-n", acting.name_server_list, "-g", asked.group, "-t", asked.topic,
-        "-s", asked.at_ms, *force,
+        "mqadmin", "resetOffsetByTime", "-n", acting.name_server_list, "-g", request.group,
+        "-t", request.topic, "-s", request.at_ms, *force,
     )  # fmt: skip
 
 
-async def _reset(acting: Acting, asked: ResetOffset) -> list[ServerOutcome]:
-    route, _ = await _masters_route(acting, asked.topic)
+async def _reset(acting: Acting, request: ResetOffset) -> list[ServerOutcome]:
+    route, _ = await _masters_route(acting, request.topic)
 
     async def ask(address: str) -> str:
         offsets = await acting.admin.groups.reset_offset(
-            address, asked.group, asked.topic, timestamp=asked.at_ms, force=asked.force
+            address, request.group, request.topic, timestamp=request.at_ms, force=request.force
         )
         return f"{len(offsets)} queues"
 
     return await at_each([each.broker_addrs[MASTER_ID] for each in route.broker_datas], ask)
 
 
-async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
-    at = await masters(acting, asked.cluster)
+async def _preview_delete(acting: Acting, request: DeleteGroup) -> Preview:
+    at = await masters(acting, request.cluster)
     said = await explained_at(
         at.addresses,
         lambda each: acting.admin.groups.explain_delete_group(
-            each, asked.group, clean_offset=asked.remove_offset
+            each, request.group, clean_offset=request.remove_offset
         ),
     )
     told = said.told.values()
@@ -148,32 +150,34 @@ async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
     if lag:
         warnings.append(f"{lag} messages are not consumed yet")
     if is_nowhere:
-        warnings.insert(0, f"no master of cluster {asked.cluster} has a group {asked.group}")
-    kept = "" if asked.remove_offset else " Its offsets stay: a group of this name goes on where it was."
+        warnings.insert(0, f"no master of cluster {request.cluster} has a group {request.group}")
+    kept = "" if request.remove_offset else " Its offsets stay: a group of this name goes on where it was."
     return Preview(
-        what=f"Consumer group {asked.group} is deleted in cluster {asked.cluster}, with its retry topic and "
-        f"its dead letters.{kept}",
+        what=f"Consumer group {request.group} is deleted in cluster {request.cluster}, with its retry topic "
+        f"and its dead letters.{kept}",
         servers=[*at.addresses, *acting.name_servers],
         warnings=warnings,
         command=command_line(
-            "mqadmin", "deleteSubGroup", "-n", acting.name_server_list, "-c", asked.cluster,
-            "-g", asked.group, *(["-r", "true"] if asked.remove_offset else []),
+            "mqadmin", "deleteSubGroup", "-n", acting.name_server_list, "-c", request.cluster,
+            "-g", request.group, *(["-r", "true"] if request.remove_offset else []),
         ),
         is_possible=said.is_possible and not is_nowhere,
-        type_to_confirm=asked.group,
+        type_to_confirm=request.group,
     )  # fmt: skip
 
 
-async def _delete(acting: Acting, asked: DeleteGroup) -> list[ServerOutcome]:
-    at = await masters(acting, asked.cluster)
+async def _delete(acting: Acting, request: DeleteGroup) -> list[ServerOutcome]:
+    at = await masters(acting, request.cluster)
     done = await at_each(
         at.addresses,
-        lambda each: acting.admin.groups.delete_group(each, asked.group, clean_offset=asked.remove_offset),
+        lambda each: acting.admin.groups.delete_group(
+            each, request.group, clean_offset=request.remove_offset
+        ),
     )
     if any(each.outcome != "ok" for each in done):
         return done  # its topics are still needed
     topics = await changes.delete_group_topics(
-        acting.admin, at.addresses, acting.name_server_list, asked.cluster, asked.group
+        acting.admin, at.addresses, acting.name_server_list, request.cluster, request.group
     )
     return done + [await outcomes(each) for each in topics]
 

@@ -53,11 +53,11 @@ def _checked(acting: Acting, container: str) -> str:
     return container
 
 
-async def _preview_add(acting: Acting, asked: AddBroker) -> Preview:
-    server, warnings, details = _checked(acting, asked.container), [], {}
+async def _preview_add(acting: Acting, request: AddBroker) -> Preview:
+    server, warnings, details = _checked(acting, request.container), [], {}
     is_possible = True
     try:
-        plan = await acting.admin.containers.container_plan(server, [asked.config_path])
+        plan = await acting.admin.containers.container_plan(server, [request.config_path])
     except AdminError as error:
         warnings.append(f"the container does not say whether it would take it: {error.remark}")
     else:
@@ -65,59 +65,61 @@ async def _preview_add(acting: Acting, asked: AddBroker) -> Preview:
         is_possible = not any(each.problems for each in plan.brokers)
         details = {"plan": plan.model_dump(by_alias=True, mode="json")}
     return Preview(
-        what=f"The container at {server} starts the broker of {asked.config_path}, a file of its machine, "
+        what=f"The container at {server} starts the broker of {request.config_path}, a file of its machine, "
         "and starts it again after its own restarts.",
         servers=[server],
         warnings=warnings,
-        command=command_line("mqadmin", "addBroker", "-c", server, "-b", asked.config_path),
+        command=command_line("mqadmin", "addBroker", "-c", server, "-b", request.config_path),
         is_possible=is_possible,
         details=details,
     )
 
 
-async def _add(acting: Acting, asked: AddBroker) -> list[ServerOutcome]:
-    server = _checked(acting, asked.container)
+async def _add(acting: Acting, request: AddBroker) -> list[ServerOutcome]:
+    server = _checked(acting, request.container)
 
     async def add() -> str:
-        broker = await acting.admin.containers.add_broker(server, asked.config_path)
+        broker = await acting.admin.containers.add_broker(server, request.config_path)
         return "" if broker is None else f"{broker.canonical_name} is {broker.state}"
 
     return [await outcome_of(server, add())]
 
 
-async def _preview_remove(acting: Acting, asked: RemoveBroker) -> Preview:
-    server, warnings = _checked(acting, asked.container), []
+async def _preview_remove(acting: Acting, request: RemoveBroker) -> Preview:
+    server, warnings = _checked(acting, request.container), []
     said = await explained_at(
         [server],
         lambda each: acting.admin.containers.explain_remove_broker(
-            each, asked.cluster, asked.broker_name, asked.broker_id
+            each, request.cluster, request.broker_name, request.broker_id
         ),
     )
     warnings += said.warnings
     if any(found.role == "master" for found in said.told.values()):
         warnings.append("it is the master: it hands over to another replica first, if one is in sync")
     try:
-        group = acting.group(asked.cluster, asked.broker_name)
+        group = acting.group(request.cluster, request.broker_name)
     except NotFound:
         group = None  # its broker may be quarantined, so that no server lists it
     if group is not None and group.min_in_sync is not None:
-        left = [each for each in group.sync_state_set if each != asked.broker_id]
+        left = [each for each in group.sync_state_set if each != request.broker_id]
         if len(left) < group.min_in_sync:
             warnings.append(f"{len(left)} replicas stay in sync, minInSyncReplicas is {group.min_in_sync}")
-    identity = f"{asked.cluster}:{asked.broker_name}:{asked.broker_id}"
+    identity = f"{request.cluster}:{request.broker_name}:{request.broker_id}"
     return Preview(
         what=f"The container at {server} stops {identity}. Its files stay.",
         servers=[server],
         warnings=warnings,
         command=command_line("mqadmin", "removeBroker", "-c", server, "-b", identity),
         is_possible=said.is_possible,
-        type_to_confirm=asked.broker_name,
+        type_to_confirm=request.broker_name,
     )
 
 
-async def _remove(acting: Acting, asked: RemoveBroker) -> list[ServerOutcome]:
-    server = _checked(acting, asked.container)
-    removed = acting.admin.containers.remove_broker(server, asked.cluster, asked.broker_name, asked.broker_id)
+async def _remove(acting: Acting, request: RemoveBroker) -> list[ServerOutcome]:
+    server = _checked(acting, request.container)
+    removed = acting.admin.containers.remove_broker(
+        server, request.cluster, request.broker_name, request.broker_id
+    )
     return [await outcome_of(server, removed)]
 
 

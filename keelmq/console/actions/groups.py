@@ -39,20 +39,20 @@ class Clean(Group):
     living: bool = False
 
 
-async def _preview_elect(acting: Acting, asked: Elect) -> Preview:
-    group = acting.group(asked.cluster, asked.broker_name)
-    address = next((each.address for each in group.replicas if each.broker_id == asked.broker_id), "")
+async def _preview_elect(acting: Acting, request: Elect) -> Preview:
+    group = acting.group(request.cluster, request.broker_name)
+    address = next((each.address for each in group.replicas if each.broker_id == request.broker_id), "")
     was = f"instead of broker {group.master_id}" if group.master_id else "; it has no master now"
-    who = f"Broker {asked.broker_id}{f' at {address}' if address else ''}"
+    who = f"Broker {request.broker_id}{f' at {address}' if address else ''}"
     said = await explained_at(
         [acting.controller_list],
         lambda each: acting.admin.controllers.explain_election(
-            each, cluster_name=asked.cluster, broker_name=asked.broker_name, broker_id=asked.broker_id
+            each, cluster_name=request.cluster, broker_name=request.broker_name, broker_id=request.broker_id
         ),
     )
     warnings, is_possible, details = list(said.warnings), said.is_possible, {}
     if is_possible and not said.told:
-        warnings += _loss_warnings(group, asked.broker_id)
+        warnings += _loss_warnings(group, request.broker_id)
     for explained in said.told.values():
         details["explanation"] = explained.model_dump(by_alias=True, exclude_none=True, mode="json")
         is_possible = not explained.code
@@ -61,10 +61,10 @@ async def _preview_elect(acting: Acting, asked: Elect) -> Preview:
         elif explained.unclean:
             warnings = ["this election is unclean: acknowledged messages may be lost"]
     return Preview(
-        what=f"{who} becomes the master of {asked.broker_name} {was}.".replace(" ;", ";"),
+        what=f"{who} becomes the master of {request.broker_name} {was}.".replace(" ;", ";"),
         servers=list(acting.controllers[:1]),
         warnings=warnings,
-        command=_elect_command(acting, asked),
+        command=_elect_command(acting, request),
         is_possible=is_possible,
         details=details,
     )
@@ -86,36 +86,36 @@ def _loss_warnings(group: GroupStatus, broker_id: int) -> list[str]:
     return found
 
 
-async def _elect(acting: Acting, asked: Elect) -> list[ServerOutcome]:
+async def _elect(acting: Acting, request: Elect) -> list[ServerOutcome]:
     async def elect() -> str:
         master, _ = await acting.admin.controllers.elect_master(
             acting.controller_list,
-            cluster_name=asked.cluster,
-            broker_name=asked.broker_name,
-            broker_id=asked.broker_id,
+            cluster_name=request.cluster,
+            broker_name=request.broker_name,
+            broker_id=request.broker_id,
         )
         return f"broker {master.master_broker_id} is the master, masterEpoch {master.master_epoch}"
 
     return [await outcome_of(acting.controller_list, elect())]
 
 
-def _elect_command(acting: Acting, asked: Elect) -> str:
+def _elect_command(acting: Acting, request: Elect) -> str:
     return command_line(
         "mqadmin", "electMaster", "-a", acting.controller_list,
-        "-c", asked.cluster, "-bn", asked.broker_name, "-b", asked.broker_id,
+        "-c", request.cluster, "-bn", request.broker_name, "-b", request.broker_id,
     )  # fmt: skip
 
 
-async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
-    group = acting.group(asked.cluster, asked.broker_name)
+async def _preview_clean(acting: Acting, request: Clean) -> Preview:
+    group = acting.group(request.cluster, request.broker_name)
     said = await explained_at(
         [acting.controller_list],
         lambda each: acting.admin.controllers.explain_clean_broker_data(
             each,
-            cluster_name=asked.cluster,
-            broker_name=asked.broker_name,
-            broker_ids=_ids(asked.broker_ids),
-            clean_living=asked.living,
+            cluster_name=request.cluster,
+            broker_name=request.broker_name,
+            broker_ids=_ids(request.broker_ids),
+            clean_living=request.living,
         ),
     )
     warnings = list(said.warnings)
@@ -129,28 +129,30 @@ async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
             warnings.append(
                 f"broker {found.master_broker_id} is the master: the group is without one afterwards"
             )
-    which = f"brokers {_ids(asked.broker_ids)}" if asked.broker_ids else "all replicas, and the group itself"
+    which = (
+        f"brokers {_ids(request.broker_ids)}" if request.broker_ids else "all replicas, and the group itself"
+    )
     return Preview(
         what=f"The controllers forget {which} of {group.broker_name}. Ids are not assigned again; files and "
         "messages of the brokers stay.",
         servers=list(acting.controllers[:1]),
         warnings=warnings,
         command=command_line(
-            "mqadmin", "cleanBrokerMetadata", "-a", acting.controller_list, "-c", asked.cluster,
-            "-bn", asked.broker_name, "-b", _ids(asked.broker_ids), *(["-l"] if asked.living else []),
+            "mqadmin", "cleanBrokerMetadata", "-a", acting.controller_list, "-c", request.cluster,
+            "-bn", request.broker_name, "-b", _ids(request.broker_ids), *(["-l"] if request.living else []),
         ),
         is_possible=said.is_possible,
         type_to_confirm=group.broker_name,
     )  # fmt: skip
 
 
-async def _clean(acting: Acting, asked: Clean) -> list[ServerOutcome]:
+async def _clean(acting: Acting, request: Clean) -> list[ServerOutcome]:
     cleaned = acting.admin.controllers.clean_broker_data(
         acting.controller_list,
-        cluster_name=asked.cluster,
-        broker_name=asked.broker_name,
-        broker_ids=_ids(asked.broker_ids),
-        clean_living=asked.living,
+        cluster_name=request.cluster,
+        broker_name=request.broker_name,
+        broker_ids=_ids(request.broker_ids),
+        clean_living=request.living,
     )
     return [await outcome_of(acting.controller_list, cleaned)]
 

@@ -58,9 +58,9 @@ class ResendDeadLetters(Parameters):
     to: Literal["group", "topic"] = "group"
 
 
-def _message(asked: SendMessage) -> Message:
+def _message(request: SendMessage) -> Message:
     message = Message(
-        asked.topic, asked.body.encode(), tags=asked.tags or None, keys=tuple(asked.keys.split())
+        request.topic, request.body.encode(), tags=request.tags or None, keys=tuple(request.keys.split())
     )
     try:
         encode_properties(message, "")
@@ -69,39 +69,40 @@ def _message(asked: SendMessage) -> Message:
     return message
 
 
-async def _preview_send(acting: Acting, asked: SendMessage) -> Preview:
-    message = _message(asked)
+async def _preview_send(acting: Acting, request: SendMessage) -> Preview:
+    message = _message(request)
     warnings, servers, is_possible = [], list[str](), True
     try:
-        route = await acting.admin.name_servers.topic_route(acting.name_server_list, asked.topic)
+        route = await acting.admin.name_servers.topic_route(acting.name_server_list, request.topic)
         servers = [each.broker_addrs[0] for each in route.broker_datas if 0 in each.broker_addrs]
         if not servers:
             warnings, is_possible = ["no broker of the topic has a master now"], False
     except AdminError as error:
         warnings = [f"{error.remark}; a broker with autoCreateTopicEnable would create the topic"]
     try:
-        groups = await acting.admin.brokers.topic_consumers(servers[0], asked.topic) if servers else []
+        groups = await acting.admin.brokers.topic_consumers(servers[0], request.topic) if servers else []
     except AdminError:
         groups = []
     if groups:
         warnings.append(f"consumer groups get it: {', '.join(sorted(groups)[:20])}")
-    body = asked.body if len(asked.body) <= BODY_IN_COMMAND_MAX else "BODY"
+    body = request.body if len(request.body) <= BODY_IN_COMMAND_MAX else "BODY"
     return Preview(
-        what=f"A message of {len(message.body)} bytes is sent to one of the masters of topic {asked.topic}.",
+        what=f"A message of {len(message.body)} bytes is sent to one of the masters of "
+        f"topic {request.topic}.",
         servers=servers,
         warnings=warnings,
         command=command_line(
-            "mqadmin", "sendMessage", "-n", acting.name_server_list, "-t", asked.topic, "-p", body,
-            "-k", asked.keys, "-c", asked.tags,
+            "mqadmin", "sendMessage", "-n", acting.name_server_list, "-t", request.topic, "-p", body,
+            "-k", request.keys, "-c", request.tags,
         ),
         is_possible=is_possible,
     )  # fmt: skip
 
 
-async def _send(acting: Acting, asked: SendMessage) -> list[ServerOutcome]:
-    message = _message(asked)
+async def _send(acting: Acting, request: SendMessage) -> list[ServerOutcome]:
+    message = _message(request)
     async with Producer(acting.name_server_list, GROUP, client=acting.admin.client) as producer:
-        return [await _sent(producer, message, f"topic {asked.topic}")]
+        return [await _sent(producer, message, f"topic {request.topic}")]
 
 
 async def _sent(producer: Producer, message: Message, what: str) -> ServerOutcome:
@@ -135,22 +136,22 @@ async def _read(acting: Acting, group: str, dlq_message: DlqMessage) -> MessageE
     return found
 
 
-def _copied(found: MessageExt | str, asked: ResendDeadLetters) -> Message | str:
+def _copied(found: MessageExt | str, request: ResendDeadLetters) -> Message | str:
     """Returns the message to send, or why there is none."""
     if isinstance(found, str):
         return found
     try:
-        return copy_of_dlq_message(found, asked.group, to_topic=asked.to == "topic")
+        return copy_of_dlq_message(found, request.group, to_topic=request.to == "topic")
     except ValueError as error:
         return str(error)
 
 
-async def _preview_resend(acting: Acting, asked: ResendDeadLetters) -> Preview:
+async def _preview_resend(acting: Acting, request: ResendDeadLetters) -> Preview:
     rows, topics, problems = [], set[str](), list[str]()
-    for each in asked.messages:
+    for each in request.messages:
         # One after the other: their bodies may be large.
-        found = await _read(acting, asked.group, each)
-        copy = _copied(found, asked)
+        found = await _read(acting, request.group, each)
+        copy = _copied(found, request)
         topic = "" if isinstance(found, str) else original_topic(found)
         if isinstance(copy, str):
             problems.append(f"{each.location}: {copy}")
@@ -159,10 +160,10 @@ async def _preview_resend(acting: Acting, asked: ResendDeadLetters) -> Preview:
         rows.append(
             {"message": each.location, "topic": topic, "problem": copy if isinstance(copy, str) else ""}
         )
-    count = len(asked.messages) - len(problems)
-    whom = f"group {asked.group} only" if asked.to == "group" else "every group that consumes the topic"
+    count = len(request.messages) - len(problems)
+    whom = f"group {request.group} only" if request.to == "group" else "every group that consumes the topic"
     return Preview(
-        what=f"{count} of {len(asked.messages)} dead letters are sent again, as new messages of "
+        what=f"{count} of {len(request.messages)} dead letters are sent again, as new messages of "
         f"{', '.join(sorted(topics)) or 'their topic'}, to {whom}. The dead letters stay where they are.",
         warnings=[
             *problems[:20],
@@ -170,8 +171,8 @@ async def _preview_resend(acting: Acting, asked: ResendDeadLetters) -> Preview:
             "a message that was sent again before is consumed twice: nothing marks it",
         ],
         command=command_line(
-            "mqadmin", "resendDeadLetter", "-n", acting.name_server_list, "-g", asked.group,
-            "-i", _places(asked.messages), *(["-d", "topic"] if asked.to == "topic" else []),
+            "mqadmin", "resendDeadLetter", "-n", acting.name_server_list, "-g", request.group,
+            "-i", _places(request.messages), *(["-d", "topic"] if request.to == "topic" else []),
         ),
         is_possible=count > 0,
         details={"messages": rows},
@@ -182,11 +183,11 @@ def _places(messages: Sequence[DlqMessage]) -> str:
     return ",".join(each.location for each in messages)
 
 
-async def _resend(acting: Acting, asked: ResendDeadLetters) -> list[ServerOutcome]:
+async def _resend(acting: Acting, request: ResendDeadLetters) -> list[ServerOutcome]:
     done = []
     async with Producer(acting.name_server_list, GROUP, client=acting.admin.client) as producer:
-        for each in asked.messages:
-            copy = _copied(await _read(acting, asked.group, each), asked)
+        for each in request.messages:
+            copy = _copied(await _read(acting, request.group, each), request)
             if isinstance(copy, str):
                 done.append(ServerOutcome(server=each.location, outcome="refused", remark=copy))
                 continue

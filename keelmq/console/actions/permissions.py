@@ -26,9 +26,9 @@ class BrokerName(Parameters):
     broker_name: str = Field(min_length=1)
 
 
-async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
+async def _preview_wipe(acting: Acting, request: BrokerName) -> Preview:
     said = await explained_at(
-        acting.name_servers, lambda each: acting.admin.name_servers.explain_wipe(each, asked.broker_name)
+        acting.name_servers, lambda each: acting.admin.name_servers.explain_wipe(each, request.broker_name)
     )
     warnings, details = list(said.warnings), {}
     alone = sorted({topic for _, found in said.told.values() for topic in found.nowhere_else})
@@ -39,41 +39,43 @@ async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
         details["topics"] = shown
     is_nowhere = said.is_nowhere(lambda found: found[0] > 0)
     if is_nowhere:
-        warnings.append(f"no topic has a broker {asked.broker_name}")
+        warnings.append(f"no topic has a broker {request.broker_name}")
     return Preview(
-        what=f"Producers stop sending to {asked.broker_name} within their route poll (30 s); consumers go "
+        what=f"Producers stop sending to {request.broker_name} within their route poll (30 s); consumers go "
         "on. It lasts until the permission is given back, or the broker registers changed topics.",
         servers=list(acting.name_servers),
         warnings=warnings,
-        command=_command(acting, "wipeWritePerm", asked),
+        command=_command(acting, "wipeWritePerm", request),
         is_possible=said.is_possible and not is_nowhere,
-        type_to_confirm=asked.broker_name if warnings else "",
+        type_to_confirm=request.broker_name if warnings else "",
         details=details,
     )
 
 
-def _command(acting: Acting, name: str, asked: BrokerName) -> str:
-    return command_line("mqadmin", name, "-n", acting.name_server_list, "-b", asked.broker_name)
+def _command(acting: Acting, name: str, request: BrokerName) -> str:
+    return command_line("mqadmin", name, "-n", acting.name_server_list, "-b", request.broker_name)
 
 
-async def _wipe(acting: Acting, asked: BrokerName) -> list[ServerOutcome]:
+async def _wipe(acting: Acting, request: BrokerName) -> list[ServerOutcome]:
     async def one(server: str) -> str:
-        return f"{await acting.admin.name_servers.wipe_write_perm(server, asked.broker_name)} topics changed"
+        return (
+            f"{await acting.admin.name_servers.wipe_write_perm(server, request.broker_name)} topics changed"
+        )
 
     return await at_each(acting.name_servers, one)
 
 
-async def _preview_add(acting: Acting, asked: BrokerName) -> Preview:
+async def _preview_add(acting: Acting, request: BrokerName) -> Preview:
     return Preview(
-        what=f"All topics of {asked.broker_name} get read and write permission.",
+        what=f"All topics of {request.broker_name} get read and write permission.",
         servers=list(acting.name_servers),
-        command=_command(acting, "addWritePerm", asked),
+        command=_command(acting, "addWritePerm", request),
     )
 
 
-async def _add(acting: Acting, asked: BrokerName) -> list[ServerOutcome]:
+async def _add(acting: Acting, request: BrokerName) -> list[ServerOutcome]:
     async def one(server: str) -> str:
-        return f"{await acting.admin.name_servers.add_write_perm(server, asked.broker_name)} topics changed"
+        return f"{await acting.admin.name_servers.add_write_perm(server, request.broker_name)} topics changed"
 
     return await at_each(acting.name_servers, one)
 

@@ -50,18 +50,18 @@ class BrokerSetting(Setting):
     broker_id: int | None = None
 
 
-def _brokers(acting: Acting, asked: BrokerSetting) -> list[str]:
-    group = acting.group(asked.cluster, asked.broker_name)
-    wanted = [each for each in group.replicas if asked.broker_id in (None, each.broker_id)]
+def _brokers(acting: Acting, request: BrokerSetting) -> list[str]:
+    group = acting.group(request.cluster, request.broker_name)
+    wanted = [each for each in group.replicas if request.broker_id in (None, each.broker_id)]
     if not wanted:
         ids = ", ".join(str(each.broker_id) for each in group.replicas)
-        raise NotFound(f"{asked.broker_name} has no broker {asked.broker_id} (known: {ids})")
+        raise NotFound(f"{request.broker_name} has no broker {request.broker_id} (known: {ids})")
     return [each.address for each in wanted]
 
 
-async def _preview_broker(acting: Acting, asked: BrokerSetting) -> Preview:
-    servers = _brokers(acting, asked)
-    group = acting.group(asked.cluster, asked.broker_name)
+async def _preview_broker(acting: Acting, request: BrokerSetting) -> Preview:
+    servers = _brokers(acting, request)
+    group = acting.group(request.cluster, request.broker_name)
     before: dict[str, str | None] = {}
     warnings = []
     known: set[str] = set()
@@ -73,44 +73,51 @@ async def _preview_broker(acting: Acting, asked: BrokerSetting) -> Preview:
             before[server] = None
         else:
             known |= settings.keys()
-            before[server] = settings.get(asked.key)
-    if known and asked.key not in known:
-        near = sorted(key for key in known if asked.key.lower() in key.lower())[:KEYS_NAMED]
+            before[server] = settings.get(request.key)
+    if known and request.key not in known:
+        near = sorted(key for key in known if request.key.lower() in key.lower())[:KEYS_NAMED]
         hint = f"; similar: {', '.join(near)}" if near else ""
-        warnings.append(f"no broker has the key {asked.key}{hint}")
-    if asked.broker_id is not None and len(group.replicas) > 1:
+        warnings.append(f"no broker has the key {request.key}{hint}")
+    if request.broker_id is not None and len(group.replicas) > 1:
         warnings.append("only one replica changes: after a fail-over another replica's value applies")
     return Preview(
-        what=f"{asked.key} becomes {asked.value or 'empty'} at {len(servers)} broker(s) of "
-        f"{asked.broker_name}, until it is changed again. A broker writes it to its file, or says why not.",
+        what=f"{request.key} becomes {request.value or 'empty'} at {len(servers)} broker(s) of "
+        f"{request.broker_name}, until it is changed again. A broker writes it to its file, or says why not.",
         servers=servers,
         warnings=warnings,
         command=command_line(
-            "mqadmin", "updateBrokerConfig", "-b", ";".join(servers), "-k", asked.key, "-v", value=asked.value
+            "mqadmin",
+            "updateBrokerConfig",
+            "-b",
+            ";".join(servers),
+            "-k",
+            request.key,
+            "-v",
+            value=request.value,
         ),
         details={"before": before},
     )
 
 
-async def _update_broker(acting: Acting, asked: BrokerSetting) -> list[ServerOutcome]:
+async def _update_broker(acting: Acting, request: BrokerSetting) -> list[ServerOutcome]:
     return await at_each(
-        _brokers(acting, asked),
-        lambda each: acting.admin.brokers.update_broker_config(each, asked.key, asked.value),
+        _brokers(acting, request),
+        lambda each: acting.admin.brokers.update_broker_config(each, request.key, request.value),
     )
 
 
-async def _preview_controller(acting: Acting, asked: Setting) -> Preview:
+async def _preview_controller(acting: Acting, request: Setting) -> Preview:
     before: dict[str, str | None] = {}
     warnings = []
     for server in acting.controllers:
         try:
-            before[server] = (await acting.admin.controllers.controller_config(server)).get(asked.key)
+            before[server] = (await acting.admin.controllers.controller_config(server)).get(request.key)
         except AdminError as error:
             warnings.append(f"{server} does not tell its settings: {error.remark}")
             before[server] = None
     return Preview(
-        what=f"{asked.key} becomes {asked.value or 'what the files say'} at all controllers. They replicate "
-        "it, and keep it across restarts.",
+        what=f"{request.key} becomes {request.value or 'what the files say'} at all controllers. They "
+        "replicate it, and keep it across restarts.",
         servers=list(acting.controllers),
         warnings=warnings,
         command=command_line(
@@ -119,20 +126,20 @@ async def _preview_controller(acting: Acting, asked: Setting) -> Preview:
             "-a",
             acting.controller_list,
             "-k",
-            asked.key,
+            request.key,
             "-v",
-            value=asked.value,
+            value=request.value,
         ),
         details={"before": before},
     )
 
 
-async def _update_controller(acting: Acting, asked: Setting) -> list[ServerOutcome]:
+async def _update_controller(acting: Acting, request: Setting) -> list[ServerOutcome]:
     if not acting.controllers:
         raise NotFound("no controller is known")
     return await at_each(
         acting.controllers,
-        lambda each: acting.admin.controllers.update_controller_config(each, asked.key, asked.value),
+        lambda each: acting.admin.controllers.update_controller_config(each, request.key, request.value),
     )
 
 

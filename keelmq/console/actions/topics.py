@@ -44,69 +44,69 @@ class DeleteTopic(Parameters):
     topic: str = Field(min_length=1, max_length=255)
 
 
-def _attributes(asked: UpdateTopic) -> str | None:
-    return f"+message.type={asked.message_type}" if asked.message_type else None
+def _attributes(request: UpdateTopic) -> str | None:
+    return f"+message.type={request.message_type}" if request.message_type else None
 
 
-async def _preview_update(acting: Acting, asked: UpdateTopic) -> Preview:
-    at = await masters(acting, asked.cluster)
+async def _preview_update(acting: Acting, request: UpdateTopic) -> Preview:
+    at = await masters(acting, request.cluster)
     said = await acting.admin.each(";".join(at.addresses), acting.admin.brokers.topics)
-    before = {each.address: each.answer.get(asked.topic) for each in said if each.answer is not None}
+    before = {each.address: each.answer.get(request.topic) for each in said if each.answer is not None}
     warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
     new = [address for address, config in before.items() if config is None]
     for address, config in before.items():
         if config is None:
             continue
-        if asked.write_queues < config.write_queue_nums or asked.read_queues < config.read_queue_nums:
+        if request.write_queues < config.write_queue_nums or request.read_queues < config.read_queue_nums:
             warnings.append(
                 f"{address} has {config.read_queue_nums} read and {config.write_queue_nums} write queues: "
                 "messages in queues that are no longer read stay unread. Lower the write queues first, and "
                 "the read queues when these are consumed"
             )
-        if config.perm != asked.perm:
-            warnings.append(f"{address}: perm {config.perm} becomes {asked.perm}")
-        if asked.message_type and config.attributes.get("message.type", "NORMAL") != asked.message_type:
+        if config.perm != request.perm:
+            warnings.append(f"{address}: perm {config.perm} becomes {request.perm}")
+        if request.message_type and config.attributes.get("message.type", "NORMAL") != request.message_type:
             now = config.attributes.get("message.type", "NORMAL")
-            warnings.append(f"{address}: the message type {now} becomes {asked.message_type}")
+            warnings.append(f"{address}: the message type {now} becomes {request.message_type}")
     what = "is created" if len(new) == len(before) else "is changed" if not new else "is created or changed"
     return Preview(
-        what=f"Topic {asked.topic} {what} in cluster {asked.cluster}, with {asked.read_queues} read and "
-        f"{asked.write_queues} write queues at each master.",
+        what=f"Topic {request.topic} {what} in cluster {request.cluster}, with {request.read_queues} read "
+        f"and {request.write_queues} write queues at each master.",
         servers=at.addresses,
         warnings=warnings,
         command=command_line(
-            "mqadmin", "updateTopic", "-n", acting.name_server_list, "-c", asked.cluster, "-t", asked.topic,
-            "-r", asked.read_queues, "-w", asked.write_queues, "-p", asked.perm,
-            *(["-o", "true"] if asked.order else []), "-a", _attributes(asked),
+            "mqadmin", "updateTopic", "-n", acting.name_server_list, "-c", request.cluster,
+            "-t", request.topic, "-r", request.read_queues, "-w", request.write_queues, "-p", request.perm,
+            *(["-o", "true"] if request.order else []), "-a", _attributes(request),
         ),
         details={"newAt": new, "changedAt": [each for each in before if each not in new]},
     )  # fmt: skip
 
 
-async def _update(acting: Acting, asked: UpdateTopic) -> list[ServerOutcome]:
-    at = await masters(acting, asked.cluster)
+async def _update(acting: Acting, request: UpdateTopic) -> list[ServerOutcome]:
+    at = await masters(acting, request.cluster)
     config = TopicConfig(
-        topic_name=asked.topic,
-        read_queue_nums=asked.read_queues,
-        write_queue_nums=asked.write_queues,
-        perm=asked.perm,
-        order=asked.order,
+        topic_name=request.topic,
+        read_queue_nums=request.read_queues,
+        write_queue_nums=request.write_queues,
+        perm=request.perm,
+        order=request.order,
     )
     done = await at_each(
-        at.addresses, lambda each: acting.admin.brokers.update_topic(each, config, _attributes(asked))
+        at.addresses, lambda each: acting.admin.brokers.update_topic(each, config, _attributes(request))
     )
-    if asked.order and all(each.outcome == "ok" for each in done):
+    if request.order and all(each.outcome == "ok" for each in done):
         _, written = await changes.set_order_conf(
-            acting.admin, acting.name_server_list, asked.topic, at.brokers, asked.write_queues
+            acting.admin, acting.name_server_list, request.topic, at.brokers, request.write_queues
         )
         done += [await outcomes(each) for each in written]
     return done
 
 
-async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
-    at = await masters(acting, asked.cluster)
+async def _preview_delete(acting: Acting, request: DeleteTopic) -> Preview:
+    at = await masters(acting, request.cluster)
     said = await explained_at(
-        at.addresses, lambda each: acting.admin.brokers.explain_delete_topic(each, asked.topic)
+        at.addresses, lambda each: acting.admin.brokers.explain_delete_topic(each, request.topic)
     )
     told = {address: found for address, found in said.told.items() if found.is_known}
     warnings = [*at.warnings, *said.warnings]
@@ -116,19 +116,26 @@ async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
         warnings.insert(0, f"{count} messages can no longer be read")
     if groups:
         warnings.append(f"consumed by {', '.join(groups[:20])}{', ...' if len(groups) > 20 else ''}")
-    is_nowhere = said.is_nowhere(lambda found: found.is_known) and not await _has_route(acting, asked.topic)
+    is_nowhere = said.is_nowhere(lambda found: found.is_known) and not await _has_route(acting, request.topic)
     if is_nowhere:
-        warnings.insert(0, f"no broker of cluster {asked.cluster} has topic {asked.topic}")
+        warnings.insert(0, f"no broker of cluster {request.cluster} has topic {request.topic}")
     return Preview(
-        what=f"Topic {asked.topic} is deleted at every broker of cluster {asked.cluster}, and at every name "
-        "server.",
+        what=f"Topic {request.topic} is deleted at every broker of cluster {request.cluster}, and at every "
+        "name server.",
         servers=[*at.replicas, *acting.name_servers],
         warnings=warnings,
         command=command_line(
-            "mqadmin", "deleteTopic", "-n", acting.name_server_list, "-c", asked.cluster, "-t", asked.topic
+            "mqadmin",
+            "deleteTopic",
+            "-n",
+            acting.name_server_list,
+            "-c",
+            request.cluster,
+            "-t",
+            request.topic,
         ),
         is_possible=said.is_possible and not is_nowhere,
-        type_to_confirm=asked.topic,
+        type_to_confirm=request.topic,
         details={
             "brokers": [
                 {
@@ -153,10 +160,10 @@ async def _has_route(acting: Acting, topic: str) -> bool:
     return True
 
 
-async def _delete(acting: Acting, asked: DeleteTopic) -> list[ServerOutcome]:
-    at: Masters = await masters(acting, asked.cluster)
+async def _delete(acting: Acting, request: DeleteTopic) -> list[ServerOutcome]:
+    at: Masters = await masters(acting, request.cluster)
     at_brokers, at_servers = await changes.delete_topic(
-        acting.admin, acting.name_server_list, asked.topic, asked.cluster, at.brokers
+        acting.admin, acting.name_server_list, request.topic, request.cluster, at.brokers
     )
     return [await outcomes(each) for each in (*at_brokers, *at_servers)]
 

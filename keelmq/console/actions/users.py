@@ -127,112 +127,114 @@ def _line(acting: Acting, name: str, cluster: str, *more: object) -> str:
     return command_line("mqadmin", name, "-n", acting.name_server_list, "-c", cluster, *more)
 
 
-async def _preview_create(acting: Acting, asked: CreateUser) -> Preview:
+async def _preview_create(acting: Acting, request: CreateUser) -> Preview:
     command = _line(
-        acting, "createUser", asked.cluster, "-u", asked.username, "-t", asked.user_type,
+        acting, "createUser", request.cluster, "-u", request.username, "-t", request.user_type,
         "--passwordFile", PASSWORD_FILE,
     )  # fmt: skip
     return await _preview(
         acting,
-        asked.cluster,
-        f"User {asked.username} ({asked.user_type}) is created in cluster {asked.cluster}.",
+        request.cluster,
+        f"User {request.username} ({request.user_type}) is created in cluster {request.cluster}.",
         command,
-        subject=f"user {asked.username}",
+        subject=f"user {request.username}",
         must_exist=False,
-        find=lambda at: acting.admin.auth.get_user(at, asked.username),
+        find=lambda at: acting.admin.auth.get_user(at, request.username),
     )
 
 
-async def _create(acting: Acting, asked: CreateUser) -> list[ServerOutcome]:
+async def _create(acting: Acting, request: CreateUser) -> list[ServerOutcome]:
     user = UserInfo(
-        username=asked.username, password=asked.password.get_secret_value(), user_type=asked.user_type
+        username=request.username, password=request.password.get_secret_value(), user_type=request.user_type
     )
-    return await _at_all(acting, asked.cluster, lambda at: acting.admin.auth.create_user(at, user))
+    return await _at_all(acting, request.cluster, lambda at: acting.admin.auth.create_user(at, user))
 
 
-async def _preview_update(acting: Acting, asked: UpdateUser) -> Preview:
+async def _preview_update(acting: Acting, request: UpdateUser) -> Preview:
     changes = [
-        *(["a new password"] if asked.password else []),
-        *([f"type {asked.user_type}"] if asked.user_type else []),
-        *([f"status {asked.user_status}"] if asked.user_status else []),
+        *(["a new password"] if request.password else []),
+        *([f"type {request.user_type}"] if request.user_type else []),
+        *([f"status {request.user_status}"] if request.user_status else []),
     ]
     command = _line(
-        acting, "updateUser", asked.cluster, "-u", asked.username, "-t", asked.user_type,
-        "-s", asked.user_status, *(["--passwordFile", PASSWORD_FILE] if asked.password else []),
+        acting, "updateUser", request.cluster, "-u", request.username, "-t", request.user_type,
+        "-s", request.user_status, *(["--passwordFile", PASSWORD_FILE] if request.password else []),
     )  # fmt: skip
     preview = await _preview(
         acting,
-        asked.cluster,
-        f"User {asked.username} gets {', '.join(changes) or 'nothing new'} in cluster {asked.cluster}.",
+        request.cluster,
+        f"User {request.username} gets {', '.join(changes) or 'nothing new'} in cluster {request.cluster}.",
         command,
-        subject=f"user {asked.username}",
+        subject=f"user {request.username}",
         must_exist=True,
-        find=lambda at: acting.admin.auth.get_user(at, asked.username),
+        find=lambda at: acting.admin.auth.get_user(at, request.username),
     )
     warnings = list(preview.warnings)
-    if acting.user == asked.username:
+    if acting.user == request.username:
         warnings.append("this is the user that you are logged in as: you may be logged out")
     return preview.model_copy(
         update={"warnings": warnings, "is_possible": preview.is_possible and bool(changes)}
     )
 
 
-async def _update(acting: Acting, asked: UpdateUser) -> list[ServerOutcome]:
+async def _update(acting: Acting, request: UpdateUser) -> list[ServerOutcome]:
     user = UserInfo(
-        username=asked.username,
-        password=None if asked.password is None else asked.password.get_secret_value(),
-        user_type=asked.user_type,
-        user_status=asked.user_status,
+        username=request.username,
+        password=None if request.password is None else request.password.get_secret_value(),
+        user_type=request.user_type,
+        user_status=request.user_status,
     )
-    return await _at_all(acting, asked.cluster, lambda at: acting.admin.auth.update_user(at, user))
+    return await _at_all(acting, request.cluster, lambda at: acting.admin.auth.update_user(at, user))
 
 
-async def _preview_delete(acting: Acting, asked: DeleteUser) -> Preview:
+async def _preview_delete(acting: Acting, request: DeleteUser) -> Preview:
     preview = await _preview(
         acting,
-        asked.cluster,
-        f"User {asked.username} and its ACL are deleted in cluster {asked.cluster}.",
-        _line(acting, "deleteUser", asked.cluster, "-u", asked.username),
-        subject=f"user {asked.username}",
+        request.cluster,
+        f"User {request.username} and its ACL are deleted in cluster {request.cluster}.",
+        _line(acting, "deleteUser", request.cluster, "-u", request.username),
+        subject=f"user {request.username}",
         must_exist=True,
-        find=lambda at: acting.admin.auth.explain_delete_user(at, asked.username),
-        confirm=asked.username,
+        find=lambda at: acting.admin.auth.explain_delete_user(at, request.username),
+        confirm=request.username,
     )
-    if acting.user != asked.username:
+    if acting.user != request.username:
         return preview
     warnings = [*preview.warnings, "this is the user that you are logged in as"]
     return preview.model_copy(update={"warnings": warnings})
 
 
-async def _delete(acting: Acting, asked: DeleteUser) -> list[ServerOutcome]:
-    return await _at_all(acting, asked.cluster, lambda at: acting.admin.auth.delete_user(at, asked.username))
+async def _delete(acting: Acting, request: DeleteUser) -> list[ServerOutcome]:
+    return await _at_all(
+        acting, request.cluster, lambda at: acting.admin.auth.delete_user(at, request.username)
+    )
 
 
-def _acl(asked: UpdateAcl) -> AclInfo:
+def _acl(request: UpdateAcl) -> AclInfo:
     entries = [
         PolicyEntryInfo(
             resource=each,
-            actions=list(asked.actions),
-            source_ips=asked.source_ips or None,
-            decision=asked.decision,
+            actions=list(request.actions),
+            source_ips=request.source_ips or None,
+            decision=request.decision,
         )
-        for each in asked.resources
+        for each in request.resources
     ]
-    return AclInfo(subject=asked.subject, policies=[PolicyInfo(policy_type="Custom", entries=entries)])
+    return AclInfo(subject=request.subject, policies=[PolicyInfo(policy_type="Custom", entries=entries)])
 
 
-async def _preview_acl(acting: Acting, asked: UpdateAcl) -> Preview:
-    name = asked.subject.removeprefix("User:")
+async def _preview_acl(acting: Acting, request: UpdateAcl) -> Preview:
+    name = request.subject.removeprefix("User:")
     command = _line(
-        acting, "updateAcl", asked.cluster, "-s", asked.subject, "-r", ",".join(asked.resources),
-        "-a", ",".join(asked.actions), "-d", asked.decision, "-i", ",".join(asked.source_ips),
+        acting, "updateAcl", request.cluster, "-s", request.subject, "-r", ",".join(request.resources),
+        "-a", ",".join(request.actions), "-d", request.decision, "-i", ",".join(request.source_ips),
     )  # fmt: skip
-    verb = "may" if asked.decision == "Allow" else "may not"
-    where = f" from {', '.join(asked.source_ips)}" if asked.source_ips else ""
-    what = f"{asked.subject} {verb} {', '.join(asked.actions)} on {', '.join(asked.resources)}"
+    verb = "may" if request.decision == "Allow" else "may not"
+    where = f" from {', '.join(request.source_ips)}" if request.source_ips else ""
+    what = f"{request.subject} {verb} {', '.join(request.actions)} on {', '.join(request.resources)}"
     return await _preview(
         acting,
-        asked.cluster,
+        request.cluster,
         f"{what}{where}.",
         command,
         subject=f"user {name}",
@@ -241,34 +243,36 @@ async def _preview_acl(acting: Acting, asked: UpdateAcl) -> Preview:
     )
 
 
-async def _update_acl(acting: Acting, asked: UpdateAcl) -> list[ServerOutcome]:
-    acl = _acl(asked)
+async def _update_acl(acting: Acting, request: UpdateAcl) -> list[ServerOutcome]:
+    acl = _acl(request)
 
     async def ask(at: str) -> None:
-        has_one = await acting.admin.auth.get_acl(at, asked.subject) is not None
+        has_one = await acting.admin.auth.get_acl(at, request.subject) is not None
         await (acting.admin.auth.update_acl if has_one else acting.admin.auth.create_acl)(at, acl)
 
-    return await _at_all(acting, asked.cluster, ask)
+    return await _at_all(acting, request.cluster, ask)
 
 
-async def _preview_delete_acl(acting: Acting, asked: DeleteAcl) -> Preview:
-    which = f"the entries of {asked.resource} in the ACL" if asked.resource else "the whole ACL"
+async def _preview_delete_acl(acting: Acting, request: DeleteAcl) -> Preview:
+    which = f"the entries of {request.resource} in the ACL" if request.resource else "the whole ACL"
     return await _preview(
         acting,
-        asked.cluster,
-        f"{which} of {asked.subject} in cluster {asked.cluster}: what it allows is forbidden afterwards, and "
-        "what it forbids may be allowed.",
-        _line(acting, "deleteAcl", asked.cluster, "-s", asked.subject, "-r", asked.resource),
-        subject=f"the ACL of {asked.subject}",
+        request.cluster,
+        f"{which} of {request.subject} in cluster {request.cluster}: what it allows is forbidden afterwards, "
+        "and what it forbids may be allowed.",
+        _line(acting, "deleteAcl", request.cluster, "-s", request.subject, "-r", request.resource),
+        subject=f"the ACL of {request.subject}",
         must_exist=True,
-        find=lambda at: acting.admin.auth.explain_delete_acl(at, asked.subject, asked.resource),
-        confirm=asked.subject,
+        find=lambda at: acting.admin.auth.explain_delete_acl(at, request.subject, request.resource),
+        confirm=request.subject,
     )
 
 
-async def _delete_acl(acting: Acting, asked: DeleteAcl) -> list[ServerOutcome]:
+async def _delete_acl(acting: Acting, request: DeleteAcl) -> list[ServerOutcome]:
     return await _at_all(
-        acting, asked.cluster, lambda at: acting.admin.auth.delete_acl(at, asked.subject, asked.resource)
+        acting,
+        request.cluster,
+        lambda at: acting.admin.auth.delete_acl(at, request.subject, request.resource),
     )
 
 
