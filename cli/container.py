@@ -73,9 +73,9 @@ def list_brokers(
     """One line for each broker: role, state, ports, process, disk use, and why it does not serve."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(container, admin.containers.container_status)
-        brokers = [broker for each in said if each.answer is not None for broker in each.answer.brokers]
-        return _per_container(said, layouts.listing(brokers))
+        results = await admin.each(container, admin.containers.container_status)
+        brokers = [broker for each in results if each.answer is not None for broker in each.answer.brokers]
+        return _per_container(results, layouts.listing(brokers))
 
     _run(action, credentials, timeout_ms, as_json=as_json, watch_s=watch_s)
 
@@ -94,11 +94,13 @@ def show_status(
     """Everything about the brokers and processes of containers, or about one broker."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(container, admin.containers.container_status)
+        results = await admin.each(container, admin.containers.container_status)
         if broker is not None:
-            return _one_broker(said, container, broker)
-        texts = [layouts.status(each.answer, each.answer.brokers) for each in said if each.answer is not None]
-        return _per_container(said, "\n\n".join(texts))
+            return _one_broker(results, container, broker)
+        texts = [
+            layouts.status(each.answer, each.answer.brokers) for each in results if each.answer is not None
+        ]
+        return _per_container(results, "\n\n".join(texts))
 
     _run(action, credentials, timeout_ms, as_json=as_json, watch_s=watch_s)
 
@@ -231,10 +233,10 @@ def find_broker(status: ContainerStatus, text: str) -> InnerBroker:
     raise AdminError("containerStatus", status.address, remark, ResponseCode.BROKER_NOT_EXIST)
 
 
-def _one_broker(said: list[ServerResult[ContainerStatus]], containers: str, text: str) -> Output:
+def _one_broker(results: list[ServerResult[ContainerStatus]], containers: str, text: str) -> Output:
     """Returns the output about one broker. AdminError: it is in none of the containers."""
-    errors = [each.error for each in said if each.error is not None]
-    statuses = [each.answer for each in said if each.answer is not None]
+    errors = [each.error for each in results if each.error is not None]
+    statuses = [each.answer for each in results if each.answer is not None]
     if not statuses:
         raise errors[0]
     names = []
@@ -251,10 +253,10 @@ def _one_broker(said: list[ServerResult[ContainerStatus]], containers: str, text
     raise AdminError("containerStatus", containers, remark, ResponseCode.BROKER_NOT_EXIST)
 
 
-def _per_container(said: list[ServerResult[ContainerStatus]], text: str) -> Output:
-    output = per_server(said, text, lambda each: dump(each.answer) if each.answer is not None else {})
-    is_found = any(each.answer is not None for each in said)
-    problems = tuple(_explain(each.error) for each in said if each.error is not None)
+def _per_container(results: list[ServerResult[ContainerStatus]], text: str) -> Output:
+    output = per_server(results, text, lambda each: dump(each.answer) if each.answer is not None else {})
+    is_found = any(each.answer is not None for each in results)
+    problems = tuple(_explain(each.error) for each in results if each.error is not None)
     return replace(output, text=text if is_found else "", problems=problems)
 
 

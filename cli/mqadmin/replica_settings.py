@@ -83,15 +83,17 @@ async def change_in_order(
     admin: AdminClient, replicas: Replicas, change: Callable[[str], Awaitable[str]]
 ) -> tuple[list[ServerResult[str]], list[str]]:
     """Changes slaves, then masters. Returns the answers, and a line for each master that was not asked."""
-    said: list[ServerResult[str]] = []
+    results: list[ServerResult[str]] = []
     if replicas.slaves:
-        said += await admin.each(";".join(replicas.slaves), change)
-    refused = [each for each in said if each.error is not None and each.error.code is not None]
+        results += await admin.each(";".join(replicas.slaves), change)
+    refused = [each for each in results if each.error is not None and each.error.code is not None]
     if refused:
-        return said, [f"{each}: not asked, because a replica refused the change" for each in replicas.masters]
+        return results, [
+            f"{each}: not asked, because a replica refused the change" for each in replicas.masters
+        ]
     if replicas.masters:
-        said += await admin.each(";".join(replicas.masters), change)
-    return said, []
+        results += await admin.each(";".join(replicas.masters), change)
+    return results, []
 
 
 @dataclass(frozen=True, slots=True)

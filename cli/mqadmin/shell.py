@@ -287,7 +287,7 @@ def exit_code_of(*errors: Exception) -> int:
 
 
 def per_server(
-    said: Sequence[ServerResult[Any]],
+    results: Sequence[ServerResult[Any]],
     text: str,
     value: Callable[[ServerResult[Any]], dict[str, Any]] | None = None,
     *,
@@ -297,7 +297,7 @@ def per_server(
     JSON. `done` names the change, for the problem line that names the servers that made it when others
     failed. A server with nothing to change gets a note. Raises DoesNotExist if no server has anything to
     change."""
-    _raise_if_nowhere(said)
+    _raise_if_nowhere(results)
     rows = [
         {
             "address": each.address,
@@ -305,13 +305,13 @@ def per_server(
             "error": None if each.error is None else explain(each.error),
             **({} if value is None or each.error is not None else value(each)),
         }
-        for each in said
+        for each in results
     ]
-    failed = [each.error for each in said if each.error is not None]
+    failed = [each.error for each in results if each.error is not None]
     errors = [error for error in failed if not isinstance(error, DoesNotExist)]
-    good = [each.address for each in said if each.error is None]
+    good = [each.address for each in results if each.error is None]
     absent = [f"{error.address}: {error.remark}" for error in failed if isinstance(error, DoesNotExist)]
-    notes = (*(f"{each.address}: {each.remark}" for each in said if each.remark), *absent)
+    notes = (*(f"{each.address}: {each.remark}" for each in results if each.remark), *absent)
     problems = [explain(error) for error in errors]
     if errors and good and done:
         problems.append(f"{done} at {', '.join(good)} only: repeat the command when the others answer")
@@ -319,9 +319,9 @@ def per_server(
     return Output(rows, text, tuple(problems), notes, code)
 
 
-def _raise_if_nowhere(said: Sequence[ServerResult[Any]]) -> None:
-    missing = [each.error for each in said if isinstance(each.error, DoesNotExist)]
-    if missing and len(missing) == len(said):
+def _raise_if_nowhere(results: Sequence[ServerResult[Any]]) -> None:
+    missing = [each.error for each in results if isinstance(each.error, DoesNotExist)]
+    if missing and len(missing) == len(results):
         places = ", ".join(error.address for error in missing)
         raise DoesNotExist(missing[0].request, places, missing[0].remark, missing[0].code)
 

@@ -159,12 +159,12 @@ async def on_each(
 
 
 def changed(
-    said: Sequence[ServerResult[Any]], target: Target, text: Callable[[str], str], *, footer: str = ""
+    results: Sequence[ServerResult[Any]], target: Target, text: Callable[[str], str], *, footer: str = ""
 ) -> Output:
     """Returns the output of a change: a line for each broker that made it, a problem for each other one."""
-    good = [each.address for each in said if each.error is None]
+    good = [each.address for each in results if each.error is None]
     lines = [text(address) for address in good]
-    output = per_server(said, "\n".join([*lines, *([footer] if footer and good else [])]), done="changed")
+    output = per_server(results, "\n".join([*lines, *([footer] if footer and good else [])]), done="changed")
     return with_missing(output, target)
 
 
@@ -186,8 +186,8 @@ def change_at(
 
     async def action(admin: AdminClient) -> Output:
         target = await where.find(admin, slaves=slaves)
-        said = await on_each(admin, target, lambda each: ask(admin, each))
-        return changed(said, target, text, footer=footer)
+        results = await on_each(admin, target, lambda each: ask(admin, each))
+        return changed(results, target, text, footer=footer)
 
     return action
 
@@ -197,8 +197,8 @@ def changing(where: UserServers, ask: Callable[[AdminClient, str], Awaitable[Any
     that keeps users (-c; -n alone: of its only cluster): clients also sign their requests to name servers."""
 
     async def action(admin: AdminClient) -> Output:
-        target, said = await _of_users(admin, where, ask)
-        return changed(said, target, lambda each: f"{done} at {each} success.")
+        target, results = await _of_users(admin, where, ask)
+        return changed(results, target, lambda each: f"{done} at {each} success.")
 
     return action
 
@@ -212,12 +212,12 @@ def previewing(
     objects that would be deleted."""
 
     async def action(admin: AdminClient) -> Output:
-        target, said = await _of_users(admin, where, ask)
+        target, results = await _of_users(admin, where, ask)
         text = "\n".join(
-            f"{each.address}\n{layout([each.answer])}" for each in said if each.answer is not None
+            f"{each.address}\n{layout([each.answer])}" for each in results if each.answer is not None
         )
         output = per_server(
-            said, text, lambda each: {"found": [shown_value(each.answer)] if each.answer else []}
+            results, text, lambda each: {"found": [shown_value(each.answer)] if each.answer else []}
         )
         return with_missing(output, target)
 
@@ -231,12 +231,12 @@ async def _of_users(
 ) -> tuple[Target, list[ServerResult[T]]]:
     where = await where.named(admin)
     target = await where.find(admin)
-    said = await on_each(admin, target, lambda each: ask(admin, each))
+    results = await on_each(admin, target, lambda each: ask(admin, each))
     if where.cluster_name is not None:
         name_servers = Target(tuple(parse_addresses(str(where.namesrv_addr))))
         also = await on_each(admin, name_servers, lambda each: ask(admin, each))
-        said += [each for each in also if each.error is None or not _keeps_none(each.error)]
-    return target, said
+        results += [each for each in also if each.error is None or not _keeps_none(each.error)]
+    return target, results
 
 
 def _keeps_none(error: Exception) -> bool:
@@ -256,15 +256,15 @@ def showing(
 
     async def action(admin: AdminClient) -> Output:
         target = await (await where.named(admin)).find(admin)
-        said = await on_each(admin, target, lambda each: ask(admin, each))
-        good = [each for each in said if each.error is None]
+        results = await on_each(admin, target, lambda each: ask(admin, each))
+        good = [each for each in results if each.error is None]
         titled = len(target.addresses) > 1
         tables = [(f"{each.address}\n" if titled else "") + layout(each.answer or []) for each in good]
 
         def found(each: ServerResult[Any]) -> dict[str, Any]:
             return {"found": [shown_value(one) for one in each.answer or []]}
 
-        return per_server(said, "\n".join(tables), found)
+        return per_server(results, "\n".join(tables), found)
 
     return action
 

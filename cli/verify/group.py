@@ -163,8 +163,8 @@ class GroupComparison:
                 return None
 
         asked = list(self._asked)
-        said = await asyncio.gather(*(one(address) for address in asked))
-        return {address: each for address, each in zip(asked, said, strict=True) if each is not None}
+        answers = await asyncio.gather(*(one(address) for address in asked))
+        return {address: each for address, each in zip(asked, answers, strict=True) if each is not None}
 
     @staticmethod
     async def _not_busy(ask: Callable[[], Awaitable[T]]) -> T:
@@ -225,10 +225,12 @@ class GroupComparison:
         """Returns the ranges that differ, in pieces of `size`. Empty if fewer than two replicas answer: their
         log was truncated, or retention has deleted it, or they are down."""
         assert end - start <= CHECKSUM_BYTES_MAX
-        said = await self._each(lambda each: self._admin.store_copies.log_checksums(each, start, end, size))
-        if len(said) < 2:
+        answers = await self._each(
+            lambda each: self._admin.store_copies.log_checksums(each, start, end, size)
+        )
+        if len(answers) < 2:
             return []
-        return [(start + low * size, min(start + high * size, end)) for low, high in differing_runs(said)]
+        return [(start + low * size, min(start + high * size, end)) for low, high in differing_runs(answers)]
 
     async def _narrowed(self, start: int, end: int) -> tuple[int, int]:
         """Returns the range without equal bytes at its begin and its end, to 64 bytes."""
@@ -255,7 +257,7 @@ class GroupComparison:
         edges = sorted(outer | {edge for unit in units for edge in unit})
         found = []
         for low, high in itertools.pairwise(edges):
-            said = await self._each(
+            answers = await self._each(
                 lambda each, low=low, high=high: self._admin.store_copies.log_checksums(  # type: ignore[misc]
                     each, low, high, max(high - low, PIECE_BYTES_MIN)
                 )
@@ -264,9 +266,9 @@ class GroupComparison:
                 address: part.reason
                 for address, parts in checked.items()
                 for part in parts
-                if part.start_offset < high and low < part.end_offset and address in said
+                if part.start_offset < high and low < part.end_offset and address in answers
             }
-            crcs = {address: each[0] for address, each in said.items()}
+            crcs = {address: each[0] for address, each in answers.items()}
             if len(crcs) > 1 and (len(set(crcs.values())) > 1 or damaged):
                 epochs = {address: epoch_at(self._digests[address], low) for address in crcs}
                 found.append(Divergence(low, high, crcs, damaged, unchecked, epochs))
@@ -303,15 +305,17 @@ class GroupComparison:
         end = min(self.report.end, *(each.dispatch_offset for each in digests.values()))
         if start >= end:
             return
-        said = await self._each(lambda each: self._queues_of(each, start, end))
+        answers = await self._each(lambda each: self._queues_of(each, start, end))
         after = await self._each(self._admin.store_copies.replica_digest)
-        if len(said) < 2 or max((each.min_offset for each in after.values()), default=start) > start:
+        if len(answers) < 2 or max((each.min_offset for each in after.values()), default=start) > start:
             return  # retention has deleted files meanwhile: the log was compared, which is sufficient
         if any(each.cut_count != digests[address].cut_count for address, each in after.items()):
             return  # a log was truncated, so its queues were not read as a whole
-        self.report.differences += queue_differences(said)
-        self.report.queues = max(len(queues) for queues in said.values())
-        self.report.entries = max(sum(each.entries for each in queues.values()) for queues in said.values())
+        self.report.differences += queue_differences(answers)
+        self.report.queues = max(len(queues) for queues in answers.values())
+        self.report.entries = max(
+            sum(each.entries for each in queues.values()) for queues in answers.values()
+        )
 
     async def _queues_of(self, address: str, start: int, end: int) -> Mapping[tuple[str, int], QueueChecksum]:
         found: dict[tuple[str, int], QueueChecksum] = {}

@@ -60,21 +60,21 @@ def broker_status(where: Where) -> Action:
 
     async def action(admin: AdminClient) -> Output:
         target = await where.find(admin, slaves=True)
-        said = await on_each(admin, target, admin.brokers.runtime_info)
-        tables = [(each.address, each.answer) for each in said if each.answer is not None]
+        results = await on_each(admin, target, admin.brokers.runtime_info)
+        tables = [(each.address, each.answer) for each in results if each.answer is not None]
         text = layouts_broker.broker_status(tables, with_address=where.cluster_name is not None)
-        return _answers(said, "runtimeInfo", text)
+        return _answers(results, "runtimeInfo", text)
 
     return action
 
 
-def _answers(said: list[ServerResult[dict[str, str]]], name: str, text: str) -> Output:
+def _answers(results: list[ServerResult[dict[str, str]]], name: str, text: str) -> Output:
     value = [
         {"brokerAddr": each.address, "error": explain(each.error) if each.error else None, name: each.answer}
-        for each in said
+        for each in results
     ]
-    errors = [each.error for each in said if each.error is not None]
-    return shown(value, text, errors, found=len(errors) < len(said))
+    errors = [each.error for each in results if each.error is not None]
+    return shown(value, text, errors, found=len(errors) < len(results))
 
 
 @command("getBrokerConfig")
@@ -105,9 +105,9 @@ def get_broker_config(
             titles = {address: address for address in parse_addresses(broker_addr)}
         else:
             titles = await _titles(admin, str(cluster_name), str(namesrv_addr))
-        said = await admin.each(";".join(titles), admin.brokers.broker_config)
-        found = [(titles[each.address], each.answer) for each in said if each.answer is not None]
-        return _answers(said, "config", layouts_broker.broker_configs(found))
+        results = await admin.each(";".join(titles), admin.brokers.broker_config)
+        found = [(titles[each.address], each.answer) for each in results if each.answer is not None]
+        return _answers(results, "config", layouts_broker.broker_configs(found))
 
     return action
 
@@ -123,14 +123,14 @@ def check_group(broker_addr: str | None, name: str | None, namesrv_addr: str | N
 def _of_replicas(namesrv_addr: str, group: str | None, cluster_name: str | None, *, diff: bool) -> Action:
     async def action(admin: AdminClient) -> Output:
         replicas = await find_replicas(admin, namesrv_addr, group=group, cluster_name=cluster_name)
-        said = await admin.each(";".join(replicas.all), admin.brokers.broker_config)
-        settings = {each.address: each.answer for each in said if each.answer is not None}
+        results = await admin.each(";".join(replicas.all), admin.brokers.broker_config)
+        settings = {each.address: each.answer for each in results if each.answer is not None}
         if not diff:
             titled = [(replicas.title(address), table) for address, table in settings.items()]
-            return _answers(said, "config", layouts_broker.broker_configs(titled))
+            return _answers(results, "config", layouts_broker.broker_configs(titled))
         found = differences(replicas, settings)
         value = [{"brokerName": each.broker_name, "key": each.key, "values": each.values} for each in found]
-        errors = [each.error for each in said if each.error is not None]
+        errors = [each.error for each in results if each.error is not None]
         text = difference_text(found, replicas, settings)
         output = shown(value, text, errors, found=bool(settings))
         is_same = compared_names(replicas, settings) and not found
@@ -174,15 +174,15 @@ def update_broker_config(
             replicas, missing = Replicas((), target.addresses), target.missing
         known = await admin.each(";".join(replicas.all), admin.brokers.broker_config)
         before = {each.address: (each.answer or {}).get(key) for each in known}
-        said, left = await change_in_order(
+        results, left = await change_in_order(
             admin, replicas, lambda each: admin.brokers.update_broker_config(each, key, value)
         )
         target = Target(replicas.all, missing)
-        output = changed(said, target, lambda address: f"update broker config success, {address}")
+        output = changed(results, target, lambda address: f"update broker config success, {address}")
         output = replace(output, problems=(*output.problems, *left))
         was = [
             f"{each.address}: {key} was {before[each.address]}, is {value}"
-            for each in said
+            for each in results
             if each.error is None and before[each.address] is not None
         ]
         return replace(output, notes=(*output.notes, *was))

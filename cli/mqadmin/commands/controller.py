@@ -172,8 +172,8 @@ def get_controller_config(controller_addr: ControllerAddress) -> Action:
     """The effective settings of every controller of -a."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(controller_addr, admin.controllers.controller_config)
-        return per_server(said, layouts.configs(said), lambda each: {"config": each.answer})
+        results = await admin.each(controller_addr, admin.controllers.controller_config)
+        return per_server(results, layouts.configs(results), lambda each: {"config": each.answer})
 
     return action
 
@@ -189,10 +189,10 @@ def update_controller_config(
     """Change a setting of running controllers. They replicate it, and keep it across restarts."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(
+        results = await admin.each(
             controller_addr, lambda each: admin.controllers.update_controller_config(each, key, value)
         )
-        output = per_server(said, layouts.updated("controller", said, key, value))
+        output = per_server(results, layouts.updated("controller", results, key, value))
         if output.exit_code != IN_PART:
             return output
         rest = "the others get it from the leader (RocketMQ's controllers do not: repeat it for those)"

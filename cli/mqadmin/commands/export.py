@@ -67,8 +67,8 @@ def export_metadata(
             return topics, {} if only_topics else await user_groups(admin, address)
 
         target = await where.find(admin)
-        said = await on_each(admin, target, ask)
-        told = [each.answer for each in said if each.answer is not None]
+        results = await on_each(admin, target, ask)
+        told = [each.answer for each in results if each.answer is not None]
         value: dict[str, Any] = {}
         if not only_groups:
             value["topicConfigTable"] = _merged_topics([topics for topics, _ in told])
@@ -76,7 +76,7 @@ def export_metadata(
             value["subscriptionGroupTable"] = _merged_groups([groups for _, groups in told])
         name = "topic" if only_topics else "subscriptionGroup" if only_groups else "metadata"
         value["exportTime"] = wall_ms()
-        errors = [each.error for each in said if each.error is not None]
+        errors = [each.error for each in results if each.error is not None]
         if not told:
             raise errors[0]
         return _written(file_path / f"{name}.json", value, errors, target.missing)
@@ -153,13 +153,13 @@ def export_configs(
     async def action(admin: AdminClient) -> Output:
         brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
         masters, missing = _masters(brokers)
-        said = await admin.each(";".join(masters.values()), admin.brokers.broker_config) if masters else []
+        results = await admin.each(";".join(masters.values()), admin.brokers.broker_config) if masters else []
         names = {address: name for name, address in masters.items()}
         slaves = sum(len(each.broker_addrs) - (MASTER_ID in each.broker_addrs) for each in brokers)
         value = {
             "brokerConfigs": {
                 names[each.address]: dict(sorted(each.answer.items()))
-                for each in said
+                for each in results
                 if each.answer is not None
             },
             "clusterScale": {
@@ -168,7 +168,7 @@ def export_configs(
                 "slaveBrokerSize": slaves,
             },
         }
-        errors = [each.error for each in said if each.error is not None]
+        errors = [each.error for each in results if each.error is not None]
         if errors and not value["brokerConfigs"]:
             raise errors[0]
         return _written(file_path / "configs.json", value, errors, missing)
@@ -197,10 +197,10 @@ def export_metrics(
         async def ask(address: str) -> dict[str, Any]:
             return await _report(admin, address)
 
-        said = await admin.each(";".join(masters.values()), ask) if masters else []
+        results = await admin.each(";".join(masters.values()), ask) if masters else []
         names = {address: name for name, address in masters.items()}
-        reports = {names[each.address]: each.answer for each in said if each.answer is not None}
-        errors = [each.error for each in said if each.error is not None]
+        reports = {names[each.address]: each.answer for each in results if each.answer is not None}
+        errors = [each.error for each in results if each.error is not None]
         if errors and not reports:
             raise errors[0]
         quotas = [report["runtimeQuota"] for report in reports.values()]

@@ -162,14 +162,14 @@ def delete_group(
         target = await where.find(admin)
         if dry_run:
             return await _would_delete(admin, target, group, must_exist, clean=clean)
-        said = await on_each(admin, target, ask)
+        results = await on_each(admin, target, ask)
         place = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
 
         def line(address: str) -> str:
             return f"delete subscription group [{group}] from broker [{address}]{place} success."
 
-        output = changed(said, target, line)
-        failed = [each.error for each in said if each.error is not None]
+        output = changed(results, target, line)
+        failed = [each.error for each in results if each.error is not None]
         if cluster_name is None or not all(isinstance(error, DoesNotExist) for error in failed):
             return output
         deleted = await changes.delete_group_topics(
@@ -196,11 +196,11 @@ async def _would_delete(
         await must_exist(address)
         return await admin.groups.explain_delete_group(address, group, clean_offset=clean)
 
-    said = await on_each(admin, target, ask)
+    results = await on_each(admin, target, ask)
     lines = [
         f"would delete group [{group}] at {each.address}: {each.answer.behind} messages not consumed, "
         f"topics {', '.join(each.answer.topics) or 'none'}"
-        for each in said
+        for each in results
         if each.answer is not None
     ]
 
@@ -208,7 +208,7 @@ async def _would_delete(
         has = each.answer
         return {} if has is None else {"known": has.is_known, "behind": has.behind, "topics": has.topics}
 
-    return with_missing(per_server(said, "\n".join(lines), found), target)
+    return with_missing(per_server(results, "\n".join(lines), found), target)
 
 
 async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:

@@ -27,13 +27,13 @@ def ha_status(
             addresses = parse_addresses(broker_addr)
         else:
             addresses, problems = await _masters(admin, str(cluster_name), str(namesrv_addr))
-        said = await admin.each(";".join(addresses), admin.brokers.ha_status) if addresses else []
-        errors = [each.error for each in said if each.error is not None]
-        told = [(each.address, each.answer) for each in said if each.answer is not None]
+        results = await admin.each(";".join(addresses), admin.brokers.ha_status) if addresses else []
+        errors = [each.error for each in results if each.error is not None]
+        told = [(each.address, each.answer) for each in results if each.answer is not None]
         value = [
             {"brokerAddr": each.address, "error": explain(each.error) if each.error else None}
             | (dump(each.answer) if each.answer is not None else {})
-            for each in said
+            for each in results
         ]
         problems += [explain(error) for error in errors]
         nothing = exit_code_of(*errors) if errors else REFUSED

@@ -26,11 +26,11 @@ def update_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key, 
     """Create or change an entry of the KV configuration, at every name server."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(
+        results = await admin.each(
             namesrv_addr, lambda each: admin.name_servers.put_kv_config(each, namespace, key, value)
         )
-        text = layouts.if_any(said, "create or update kv config to namespace success.")
-        return per_server(said, text, done="changed")
+        text = layouts.if_any(results, "create or update kv config to namespace success.")
+        return per_server(results, text, done="changed")
 
     return action
 
@@ -54,9 +54,9 @@ def delete_kv_config(
                 if each.answer is not None
             ]
             return per_server(found, "\n".join(lines), lambda each: {"value": each.answer})
-        said = await admin.each(namesrv_addr, lambda each: delete_existing(admin, each, namespace, key))
-        text = layouts.if_any(said, "delete kv config from namespace success.")
-        return per_server(said, text, done="deleted")
+        results = await admin.each(namesrv_addr, lambda each: delete_existing(admin, each, namespace, key))
+        text = layouts.if_any(results, "delete kv config from namespace success.")
+        return per_server(results, text, done="deleted")
 
     return action
 
@@ -95,12 +95,12 @@ def wipe_write_perm(
     async def action(admin: AdminClient) -> Output:
         if dry_run:
             return await _would_wipe(admin, namesrv_addr, broker_name)
-        said = await admin.each(
+        results = await admin.each(
             namesrv_addr, lambda each: admin.name_servers.wipe_write_perm(each, broker_name)
         )
-        text = layouts.write_perm("wipe", broker_name, said)
-        output = per_server(said, text, lambda each: {"wipeTopicCount": each.answer}, done="wiped")
-        return _unless_nothing(output, broker_name, [each.answer for each in said])
+        text = layouts.write_perm("wipe", broker_name, results)
+        output = per_server(results, text, lambda each: {"wipeTopicCount": each.answer}, done="wiped")
+        return _unless_nothing(output, broker_name, [each.answer for each in results])
 
     return action
 
@@ -108,8 +108,8 @@ def wipe_write_perm(
 async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -> Output:
     """Shows which topics would lose their write permission at any name server, and which of them would then
     have no writable broker at one of them."""
-    said = await admin.each(namesrv_addr, lambda each: admin.name_servers.explain_wipe(each, broker_name))
-    told = [each.answer for each in said if each.answer is not None]
+    results = await admin.each(namesrv_addr, lambda each: admin.name_servers.explain_wipe(each, broker_name))
+    told = [each.answer for each in results if each.answer is not None]
     wiped = sorted({topic for _, found in told for topic in found.topics})
     alone = sorted({topic for _, found in told for topic in found.nowhere_else})
     text = "\n".join(
@@ -118,9 +118,9 @@ async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -
     )
     if not wiped and any(count for count, _ in told):
         text = f"no topic of {broker_name} has write permission now"
-    output = per_server(said, text)
+    output = per_server(results, text)
     output = replace(output, value={"wouldWipe": wiped, "nowhereElse": alone})
-    return _unless_nothing(output, broker_name, [None if x.answer is None else x.answer[0] for x in said])
+    return _unless_nothing(output, broker_name, [None if x.answer is None else x.answer[0] for x in results])
 
 
 @command("addWritePerm")
@@ -128,12 +128,12 @@ def add_write_perm(namesrv_addr: NamesrvAddr, broker_name: Broker) -> Action:
     """Give all topics of a broker read and write permission."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(
+        results = await admin.each(
             namesrv_addr, lambda each: admin.name_servers.add_write_perm(each, broker_name)
         )
-        text = layouts.write_perm("add", broker_name, said)
-        output = per_server(said, text, lambda each: {"addTopicCount": each.answer}, done="added")
-        return _unless_nothing(output, broker_name, [each.answer for each in said])
+        text = layouts.write_perm("add", broker_name, results)
+        output = per_server(results, text, lambda each: {"addTopicCount": each.answer}, done="added")
+        return _unless_nothing(output, broker_name, [each.answer for each in results])
 
     return action
 
@@ -151,8 +151,8 @@ def get_namesrv_config(namesrv_addr: NamesrvAddr) -> Action:
     """The settings of every name server."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, admin.name_servers.namesrv_config)
-        return per_server(said, layouts.configs(said), lambda each: {"config": each.answer})
+        results = await admin.each(namesrv_addr, admin.name_servers.namesrv_config)
+        return per_server(results, layouts.configs(results), lambda each: {"config": each.answer})
 
     return action
 
@@ -162,9 +162,9 @@ def update_namesrv_config(namesrv_addr: NamesrvAddr, key: Key, value: Value) -> 
     """Change a setting of every name server while it runs."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(
+        results = await admin.each(
             namesrv_addr, lambda each: admin.name_servers.update_namesrv_config(each, key, value)
         )
-        return per_server(said, layouts.updated("name server", said, key, value), done="changed")
+        return per_server(results, layouts.updated("name server", results, key, value), done="changed")
 
     return action

@@ -134,8 +134,8 @@ async def _must_exist(
         if any(each.cluster == cluster_name for each in route.broker_datas):
             return
     masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
-    said = await admin.each(";".join(masters), admin.brokers.topics) if masters else []
-    if masters and all(each.answer is not None and topic not in each.answer for each in said):
+    results = await admin.each(";".join(masters), admin.brokers.topics) if masters else []
+    if masters and all(each.answer is not None and topic not in each.answer for each in results):
         remark = f"topic {topic} is not in cluster {cluster_name}: nothing was deleted"
         raise AdminError("deleteTopic", namesrv_addr, remark, ResponseCode.TOPIC_NOT_EXIST)
 
@@ -146,9 +146,11 @@ async def _would_delete(
     """Returns what the masters would delete. Raises AdminError if all of them would refuse, as the deletion
     does, or cannot answer."""
     masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
-    said = await admin.each(";".join(masters), lambda each: admin.brokers.explain_delete_topic(each, topic))
-    errors = [each.error for each in said if each.error is not None]
-    told = [(each.address, each.answer) for each in said if each.answer is not None]
+    results = await admin.each(
+        ";".join(masters), lambda each: admin.brokers.explain_delete_topic(each, topic)
+    )
+    errors = [each.error for each in results if each.error is not None]
+    told = [(each.address, each.answer) for each in results if each.answer is not None]
     if errors and not told and all(error.code is not None for error in errors):
         raise errors[0]
     value = [

@@ -79,12 +79,14 @@ def update_topic(
 
     async def action(admin: AdminClient) -> Output:
         target = await where.find(admin)
-        said = await on_each(admin, target, lambda each: admin.brokers.update_topic(each, config, attributes))
+        results = await on_each(
+            admin, target, lambda each: admin.brokers.update_topic(each, config, attributes)
+        )
         footer = layouts_broker.topic_config(config, named_attributes(attributes))
         notes: tuple[str, ...] = ()
-        if config.order and where.cluster_name is not None and not any(each.error for each in said):
+        if config.order and where.cluster_name is not None and not any(each.error for each in results):
             notes = (await _set_order(admin, str(where.namesrv_addr), where.cluster_name, config),)
-        output = changed(said, target, lambda each: f"create topic to {each} success.", footer=footer)
+        output = changed(results, target, lambda each: f"create topic to {each} success.", footer=footer)
         return Output(output.value, output.text, output.problems, (*output.notes, *notes), output.exit_code)
 
     return action
@@ -99,10 +101,10 @@ def named_attributes(attributes: str | None) -> dict[str, str]:
 async def _set_order(admin: AdminClient, namesrv_addr: str, cluster_name: str, config: TopicConfig) -> str:
     """Writes the queues of an ordered topic to the KV configuration of all name servers. Returns the note."""
     brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
-    conf, said = await changes.set_order_conf(
+    conf, results = await changes.set_order_conf(
         admin, namesrv_addr, config.topic_name, brokers, config.write_queue_nums
     )
-    failed = [each.address for each in said if each.error is not None]
+    failed = [each.address for each in results if each.error is not None]
     kept = f"; not at {', '.join(failed)}: repeat it with updateOrderConf" if failed else ""
     return f"set cluster orderConf. isOrder=true, orderConf=[{conf}]{kept}"
 
@@ -150,15 +152,15 @@ def update_topic_perm(
             return now.perm, config
 
         target = await where.find(admin)
-        said = await on_each(admin, target, ask)
-        before = {each.address: each.answer for each in said if each.answer is not None}
+        results = await on_each(admin, target, ask)
+        before = {each.address: each.answer for each in results if each.answer is not None}
 
         def line(address: str) -> str:
             old, config = before[address]
             text = f"update topic perm from {old} to {perm} in {address} success."
             return f"{text}\n{layouts_broker.topic_config(config, config.attributes)}"
 
-        return changed(said, target, line)
+        return changed(results, target, line)
 
     return action
 
@@ -267,11 +269,11 @@ def update_order_conf(
         return ""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, lambda address: ask(admin, address))
-        good = [each for each in said if each.error is None]
+        results = await admin.each(namesrv_addr, lambda address: ask(admin, address))
+        good = [each for each in results if each.error is None]
         conf = order_conf if method == "put" else good[0].answer if good else ""
         text = f"{method} orderConf success. topic=[{topic}], orderConf=[{conf or ''}]" if good else ""
-        output = per_server(said, text, lambda each: {"orderConf": each.answer}, done=f"{method}")
+        output = per_server(results, text, lambda each: {"orderConf": each.answer}, done=f"{method}")
         return Output(output.value, output.text, output.problems, (), output.exit_code)
 
     return action

@@ -202,34 +202,34 @@ def topic_list(rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
     return "\n".join(lines)
 
 
-def configs(said: Sequence[ServerResult[dict[str, str]]]) -> str:
+def configs(results: Sequence[ServerResult[dict[str, str]]]) -> str:
     """getNamesrvConfig, getControllerConfig; keys sorted."""
     lines: list[str] = []
-    for each in said:
+    for each in results:
         if each.answer is not None:
             lines.append(f"============{each.address}============")
             lines += [f"{key:<50}=  {value}" for key, value in sorted(each.answer.items())]
     return "\n".join(lines)
 
 
-def updated(what: str, said: Sequence[ServerResult[Any]], key: str, value: str) -> str:
+def updated(what: str, results: Sequence[ServerResult[Any]], key: str, value: str) -> str:
     """updateNamesrvConfig, updateControllerConfig: the servers that made the change."""
-    places = ", ".join(each.address for each in said if each.error is None)
+    places = ", ".join(each.address for each in results if each.error is None)
     return f"update {what} config success![{places}]\n{key} : {value}" if places else ""
 
 
-def write_perm(verb: str, broker_name: str, said: Sequence[ServerResult[int]]) -> str:
+def write_perm(verb: str, broker_name: str, results: Sequence[ServerResult[int]]) -> str:
     """wipeWritePerm, addWritePerm."""
     lines = []
-    for each in said:
+    for each in results:
         result = "Failed" if each.error is not None else f"OK, {each.answer}"
         lines.append(f"{verb} write perm of broker[{broker_name}] in name server[{each.address}] {result}")
     return "\n".join(lines)
 
 
-def if_any(said: Sequence[ServerResult[Any]], text: str) -> str:
+def if_any(results: Sequence[ServerResult[Any]], text: str) -> str:
     """Returns `text` if any server made the change, else ""."""
-    return text if any(each.error is None for each in said) else ""
+    return text if any(each.error is None for each in results) else ""
 
 
 def sent(result: SendResult) -> str:

@@ -35,16 +35,16 @@ def common_range(digests: Sequence[ReplicaDigest]) -> tuple[int, int]:
     return start, max(start, min(each.confirm_offset for each in digests))
 
 
-def odd_ones(said: Mapping[str, Value]) -> tuple[tuple[str, ...], bool]:
+def odd_ones(answers: Mapping[str, Value]) -> tuple[tuple[str, ...], bool]:
     """Returns the addresses whose value is not that of the majority, sorted, and True; without a majority all
     of them, and False: the master's value may be the wrong one. Empty: they are equal."""
-    counts = Counter(said.values())
+    counts = Counter(answers.values())
     if len(counts) <= 1:
         return (), True
     value, count = counts.most_common(1)[0]
-    if 2 * count <= len(said):
-        return tuple(sorted(said)), False
-    return tuple(sorted(address for address, each in said.items() if each != value)), True
+    if 2 * count <= len(answers):
+        return tuple(sorted(answers)), False
+    return tuple(sorted(address for address, each in answers.items() if each != value)), True
 
 
 def epochs_in(digest: ReplicaDigest, start: int, end: int) -> tuple[tuple[int, int], ...]:
@@ -61,12 +61,12 @@ def epochs_in(digest: ReplicaDigest, start: int, end: int) -> tuple[tuple[int, i
 def epoch_verdict(digests: Mapping[str, ReplicaDigest], start: int, end: int) -> Verdict | None:
     """Returns which replicas assign the bytes of the range to other epochs; None: none does. There are no
     checksums of epochs, so the majority decides."""
-    said = {address: epochs_in(each, start, end) for address, each in digests.items()}
-    odd, _ = odd_ones(said)
+    answers = {address: epochs_in(each, start, end) for address, each in digests.items()}
+    odd, _ = odd_ones(answers)
     if not odd:
         return None
-    first = min(at for _, at in set.symmetric_difference(*_two(said, odd)))
-    values = {address: zlib.crc32(repr(each).encode()) for address, each in said.items()}
+    first = min(at for _, at in set.symmetric_difference(*_two(answers, odd)))
+    values = {address: zlib.crc32(repr(each).encode()) for address, each in answers.items()}
     return judge(Divergence(first, end, values, damaged={}, unchecked={}, epochs={}))
 
 
@@ -81,10 +81,12 @@ def epoch_difference(verdict: Verdict, digests: Mapping[str, ReplicaDigest], sta
     )
 
 
-def _two(said: Mapping[str, tuple[tuple[int, int], ...]], odd: Sequence[str]) -> list[set[tuple[int, int]]]:
+def _two(
+    answers: Mapping[str, tuple[tuple[int, int], ...]], odd: Sequence[str]
+) -> list[set[tuple[int, int]]]:
     """Returns two values that differ."""
-    first = said[odd[0]]
-    other = next(value for value in said.values() if value != first)
+    first = answers[odd[0]]
+    other = next(value for value in answers.values() if value != first)
     return [set(first), set(other)]
 
 
@@ -98,11 +100,11 @@ def epoch_at(digest: ReplicaDigest, offset: int) -> int | None:
     return found[-1] if found else None
 
 
-def differing_runs(said: Mapping[str, Sequence[int]]) -> Iterator[tuple[int, int]]:
+def differing_runs(answers: Mapping[str, Sequence[int]]) -> Iterator[tuple[int, int]]:
     """Yields (number of the first, number behind the last) of pieces in a row that are not equal
     everywhere."""
     begin, number = None, -1
-    for number, crcs in enumerate(zip(*said.values(), strict=True)):
+    for number, crcs in enumerate(zip(*answers.values(), strict=True)):
         differs = len(set(crcs)) > 1
         if differs and begin is None:
             begin = number
@@ -136,11 +138,11 @@ def log_difference(verdict: Verdict) -> Difference:
     return Difference("log", brokers, f"{where}: {'; '.join(parts)}", divergence.start, bool(verdict.right))
 
 
-def queue_differences(said: Mapping[str, Mapping[tuple[str, int], QueueChecksum]]) -> list[Difference]:
+def queue_differences(answers: Mapping[str, Mapping[tuple[str, int], QueueChecksum]]) -> list[Difference]:
     """Returns the queues whose entries for the same part of the log differ."""
     found = []
-    for key in sorted({key for queues in said.values() for key in queues}):
-        values = {address: _entries(queues.get(key)) for address, queues in said.items()}
+    for key in sorted({key for queues in answers.values() for key in queues}):
+        values = {address: _entries(queues.get(key)) for address, queues in answers.items()}
         odd, is_decided = odd_ones(values)
         if odd:
             shown = "; ".join(f"{each}: {_told(values[each])}" for each in sorted(values))
