@@ -47,7 +47,7 @@ class DiskQuota:
     ) -> None:
         self._store, self._settings, self._size = store, settings, size
         self._derived = FileBytes(0, 0)
-        self._told: tuple[object, ...] = (1, 1.0)
+        self._logged: tuple[object, ...] = (1, 1.0)
         self._can_be_met = True
 
     @property
@@ -101,9 +101,9 @@ class DiskQuota:
         """Logs the quota once when it is new or has changed, before anything is deleted because of it."""
         settings = self._settings
         now = (settings.replicas_per_disk_partition, settings.quota_percent_for_disk_partition)
-        if now == self._told:
+        if now == self._logged:
             return
-        self._told = now
+        self._logged = now
         rules = settings.retention
         if not rules.has_quota:
             logger.info("the disk quota was removed")

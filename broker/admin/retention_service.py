@@ -73,7 +73,7 @@ class RetentionService:
         self._is_full = False
         self._next_look_ms = 0
         self._held_since_ms: int | None = None
-        self.asked = False
+        self.requested = False
         """Set by an operator's request to delete expired files now."""
 
     async def run(self) -> None:
@@ -85,7 +85,7 @@ class RetentionService:
             self._look_for_room()
             self.watch_room()
             is_early = now_ms() >= next_early_ms and self._is_pressing()
-            if now_ms() >= next_clean_ms or self.asked or is_early:
+            if now_ms() >= next_clean_ms or self.requested or is_early:
                 await self.clean()
                 next_clean_ms = now_ms() + self._settings.clean_resource_interval
                 next_early_ms = now_ms() + ROOM_MS
@@ -135,12 +135,12 @@ class RetentionService:
 
     async def clean(self) -> None:
         """Runs one round: deletes at most deleteFileBatchMax files, and checks the disk after each."""
-        asked, self.asked = self.asked, False
+        requested, self.requested = self.requested, False
         log = self._store.commit_log
         if (soon := self._soon_old()) is not None:
             self._roll_timers(soon)
         for number in range(self._settings.delete_file_batch_max):
-            next_one = self._next_to_go(asked=asked, recount=number == 0)
+            next_one = self._next_to_go(requested=requested, recount=number == 0)
             self.watch_room()
             if next_one is None:
                 break
@@ -166,7 +166,7 @@ class RetentionService:
             soon = end
         return soon
 
-    def _next_to_go(self, *, asked: bool, recount: bool) -> tuple[int, bool] | None:
+    def _next_to_go(self, *, requested: bool, recount: bool) -> tuple[int, bool] | None:
         """Returns the end of the log's oldest file, and whether it is deleted even if a replica copies it.
         None: it stays. recount: queues and index may have other files than at the last call."""
         store = self._store
@@ -180,7 +180,7 @@ class RetentionService:
             hour=time.localtime().tm_hour,
             now_ms=wall_ms(),
             was_full=was_full,
-            asked=asked,
+            requested=requested,
             log=(store.commit_log.min_offset, store.commit_log.max_offset),
             quotas=self.quota.uses(recount=recount),
         )

@@ -133,7 +133,7 @@ class StatisticsHandlers:
         """Starts a round of retention at once, at any hour of the day (306, 316, 329). Queues of deleted
         topics are deleted with their messages; an empty queue stays, because it holds the topic's next
         offset."""
-        self._retention.asked = True
+        self._retention.requested = True
         call.changes["retention"] = "waits for its hour", "starts at once"
         return Reply()
 

@@ -40,7 +40,7 @@ class AutoCreation:
         self._what, self._key, self._command = what, key, command
         self._per_minute, self._clock = per_minute, clock
         self._buckets = TokenBuckets[bytes](per_minute / 60, per_minute) if per_minute else None
-        self._told = RateLimitedLogger(logger)
+        self._log = RateLimitedLogger(logger)
 
     def configure(self, *, count_max: int, per_minute: int) -> None:
         """Changes the limits. A new per_minute starts with a full bucket for every address."""
@@ -60,5 +60,5 @@ class AutoCreation:
             return None
         self.refused += 1
         problem = f"{self._what} {name} is not created automatically: {why}; create it with {self._command}"
-        self._told.tell(self._clock(), "%s", problem)
+        self._log.tell(self._clock(), "%s", problem)
         return problem

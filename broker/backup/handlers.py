@@ -72,18 +72,18 @@ class StoreCopyHandlers:
         except BackupError as error:
             raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         call.changes["backup"] = None, progress.path
-        return Reply(body=_told(progress))
+        return Reply(body=_answer(progress))
 
     async def get_backup(self, header: Empty, call: Call) -> Reply:
         """Returns the progress of the backup, or the outcome of the last one (29042)."""
-        return Reply(body=_told(self._backups.progress))
+        return Reply(body=_answer(self._backups.progress))
 
     async def cancel_backup(self, header: Empty, call: Call) -> Reply:
         """Ends the backup in progress and deletes its files (29043)."""
         before = self._backups.cancel()
         if before.state == "copying":
             call.changes["backup"] = before.path, None
-        return Reply(body=_told(before))
+        return Reply(body=_answer(before))
 
     async def get_digest(self, header: Empty, call: Call) -> Reply:
         """Returns offsets, epochs and versions of the metadata (29044)."""
@@ -133,5 +133,5 @@ class StoreCopyHandlers:
             self._checksums.is_busy = False
 
 
-def _told(progress: Progress) -> StoreBackup:
+def _answer(progress: Progress) -> StoreBackup:
     return StoreBackup.model_validate(asdict(progress))

@@ -326,14 +326,14 @@ class Clients:
             outcome = await self._by_master(LOCK_BATCH_MQ, body)
             if isinstance(outcome, Ok):
                 return Reply(body=outcome.body)
-        asked, mine = queues_of(body), set[Queue]()
+        requested, mine = queues_of(body), set[Queue]()
         if self._metadata.epoch != self._locks_epoch:  # another master has granted locks since
             self.locks.clear()
             self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
-            queues = self._existing(body.consumer_group, asked)
+            queues = self._existing(body.consumer_group, requested)
             mine = set(self.locks.lock(body.consumer_group, body.client_id, queues, now_ms=self._clock()))
-        locked = [queue for queue, each in zip(body.mq_set, asked, strict=True) if each in mine]
+        locked = [queue for queue, each in zip(body.mq_set, requested, strict=True) if each in mine]
         return Reply(body=LockedQueues(lockOKMQSet=locked))
 
     def _existing(self, group: str, queues: list[Queue]) -> list[Queue]:

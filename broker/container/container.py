@@ -395,8 +395,12 @@ class Container:
         if not exact and any(each.plan and each.plan.identity.broker_id == NOT_APPLIED for each in group):
             running = await self._running()
             for each in group:
-                seen = running.get(each.path)
-                ids = set() if seen is None else {seen.broker_id} | ({0} if seen.role == "master" else set())
+                running_broker = running.get(each.path)
+                ids = (
+                    set()
+                    if running_broker is None
+                    else {running_broker.broker_id} | ({0} if running_broker.role == "master" else set())
+                )
                 if broker_id in ids:
                     exact.append(each)
         if not exact:

@@ -43,7 +43,7 @@ class HandOverWatch:
         self._for_room, self._clock = for_room, clock
         self._since_ms: int | None = None  # of the reason; None: there is none
         self._next_ms = 0  # no attempt before
-        self._told = ""  # why it stays master
+        self._logged = ""  # why it stays master
 
     @property
     def is_due(self) -> bool:
@@ -61,7 +61,7 @@ class HandOverWatch:
         """Hands over if that is due."""
         reason, now = self._reason(), self._clock()
         if not reason or not self._hand_over.is_master:
-            self._since_ms, self._told = None, ""
+            self._since_ms, self._logged = None, ""
             return
         if self._since_ms is None:
             self._since_ms = now
@@ -71,15 +71,15 @@ class HandOverWatch:
             self._stay(reason, "no other member of the SyncStateSet can take over")
             return
         self._next_ms = now + RETRY_MS
-        if not self._told:
+        if not self._logged:
             logger.warning("%s: it hands over", reason)
         try:
-            await self._hand_over.give(for_room=self._for_room, quiet=bool(self._told))
+            await self._hand_over.give(for_room=self._for_room, quiet=bool(self._logged))
         except HandOverError as error:
             self._stay(reason, str(error))
 
     def _stay(self, reason: str, why: str) -> None:
         """Logs why this broker stays master, once."""
-        if why != self._told:
+        if why != self._logged:
             logger.error("%s, and this broker stays master: %s", reason, why)
-        self._told = why
+        self._logged = why

@@ -85,18 +85,18 @@ class PlannedStop:
             if self._demoted_ms is None:
                 return
             rule = PlannedStopRule(began_ms, self._demoted_ms, self._hand_over_ms, self._forward_ms)
-            seen = self._observe(linked_ms)
-            if rule.may_end(seen):
+            observed = self._observe(linked_ms)
+            if rule.may_end(observed):
                 return
-            if seen.old_routes and not told:
+            if observed.old_routes and not told:
                 told = True
                 logger.info(
                     "forwarding for %d clients with an old route, up to %d ms (shutdownForwardTimeout); "
                     "a second signal stops at once",
-                    seen.old_routes,
-                    max(self._demoted_ms + self._forward_ms - seen.now_ms, 0),
+                    observed.old_routes,
+                    max(self._demoted_ms + self._forward_ms - observed.now_ms, 0),
                 )
-            await asyncio.sleep((LOOK_AT_CLIENTS_MS if seen.old_routes else LOOK_MS) / 1000)
+            await asyncio.sleep((LOOK_AT_CLIENTS_MS if observed.old_routes else LOOK_MS) / 1000)
 
     async def _hands_over(self) -> bool:
         """Returns whether the mastership was handed over. False: the reason is logged, and the controllers

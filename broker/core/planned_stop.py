@@ -36,14 +36,14 @@ class PlannedStopRule(msgspec.Struct, frozen=True):
     hand_over_ms: int
     forward_ms: int
 
-    def may_end(self, seen: Observed) -> bool:
+    def may_end(self, observed: Observed) -> bool:
         """Returns whether no client needs this broker any more, or it cannot help them."""
-        now_ms, polled_ms = seen.now_ms, self.demoted_ms + self.forward_ms
-        if now_ms - max(seen.linked_ms, self.demoted_ms) >= MASTER_LOST_MS:
+        now_ms, polled_ms = observed.now_ms, self.demoted_ms + self.forward_ms
+        if now_ms - max(observed.linked_ms, self.demoted_ms) >= MASTER_LOST_MS:
             return True
-        if seen.old_routes and now_ms < polled_ms:
+        if observed.old_routes and now_ms < polled_ms:
             return False
-        if not seen.forwarding and now_ms - max(seen.last_send_ms, self.demoted_ms) >= QUIET_MS:
+        if not observed.forwarding and now_ms - max(observed.last_send_ms, self.demoted_ms) >= QUIET_MS:
             return True
-        limit_ms = max(self.began_ms + self.hand_over_ms, polled_ms if seen.old_routes else 0)
-        return now_ms >= limit_ms + (ANSWERS_MS if seen.forwarding else 0)
+        limit_ms = max(self.began_ms + self.hand_over_ms, polled_ms if observed.old_routes else 0)
+        return now_ms >= limit_ms + (ANSWERS_MS if observed.forwarding else 0)

@@ -117,19 +117,19 @@ def decide_retention(
     hour: int,
     now_ms: int,
     was_full: bool,
-    asked: bool = False,
+    requested: bool = False,
     log: tuple[int, int] = (0, 0),
     quotas: Sequence[QuotaUse] = (),
 ) -> RetentionDecision:
-    """Decides for `files`: those that may be deleted at all, the oldest first. asked: an operator wants old
-    files deleted now. log: the log's min and max offset. quotas: one for each partition with files of the
+    """Decides for `files`: those that may be deleted at all, the oldest first. requested: an operator wants
+    old files deleted now. log: the log's min and max offset. quotas: one for each partition with files of the
     store; none without a quota."""
     full = is_full(rules, used_ratio, was_full=was_full)
     level = level_of(rules, used_ratio, quotas, full=full)
     if level is Level.FORCED:
         return RetentionDecision(len(files), True, full)
     above = count = _above_limit(rules, files, *log)
-    if not (asked or hour in rules.hours or level is Level.ANY_HOUR):
+    if not (requested or hour in rules.hours or level is Level.ANY_HOUR):
         return RetentionDecision(above, above > 0, full)
     while count < len(files) and files[count].written_ms + rules.reserved_ms <= now_ms:
         count += 1

@@ -86,8 +86,8 @@ class SendBackHandler:
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         maximum = group.config.retry_max_times
         if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:
-            asked = header.max_reconsume_times
-            maximum = min(asked, maximum) if call.language == UNTRUSTED_MAXIMUM else asked
+            requested = header.max_reconsume_times
+            maximum = min(requested, maximum) if call.language == UNTRUSTED_MAXIMUM else requested
         is_dead = record.reconsume_times >= maximum or level < 0
         if is_dead:
             topic, level = self._topic(DLQ_PREFIX + header.group, 1), 0

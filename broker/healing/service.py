@@ -91,7 +91,7 @@ class Healer:
         self.failures: Counter[str] = Counter()
         self.verdicts: dict[int, dict[str, str]] = {}
         """By the start of an unhealed range: peer -> why it could not help in the last attempt."""
-        self._told: dict[DamagedRange, str] = {}
+        self._logged: dict[DamagedRange, str] = {}
         store.damage.on_change.append(self._changed.set)
 
     # -- the task ----------------------------------------------------------------------------------------
@@ -149,12 +149,12 @@ class Healer:
 
     def _tell(self, ranges: Sequence[DamagedRange]) -> None:
         """Logs the unhealed ranges, once for each new verdict."""
-        told = {each: self.verdict_on(each) for each in ranges if each.start in self.verdicts}
-        for damaged, text in told.items():
-            if self._told.get(damaged) != text:
+        lines = {each: self.verdict_on(each) for each in ranges if each.start in self.verdicts}
+        for damaged, text in lines.items():
+            if self._logged.get(damaged) != text:
                 logger.error("the log at %d..%d is not healed: %s", damaged.start, damaged.end, text)
-        self._told = told
-        self._store.damage.healing = "; ".join(list(dict.fromkeys(told.values()))[:TOLD_MAX])
+        self._logged = lines
+        self._store.damage.healing = "; ".join(list(dict.fromkeys(lines.values()))[:TOLD_MAX])
 
     def verdict_on(self, damaged: DamagedRange) -> str:
         """Returns the result of the last attempt for this range, and the remedy."""
@@ -163,12 +163,12 @@ class Healer:
             return "not tried yet"
         if not verdict:
             return "no other replica is known"
-        told = "; ".join(f"{peer}: {why}" for peer, why in verdict.items())
+        reasons = "; ".join(f"{peer}: {why}" for peer, why in verdict.items())
         if all(why == DAMAGED for why in verdict.values()):
-            return f"{told}: every replica that is known has lost it: keelmq repair --mark-lost"
+            return f"{reasons}: every replica that is known has lost it: keelmq repair --mark-lost"
         if all(why == NOT_SUPPORTED for why in verdict.values()):
-            return f"{told} (RocketMQ's brokers): keelmq repair --resync copies the log again"
-        return told
+            return f"{reasons} (RocketMQ's brokers): keelmq repair --resync copies the log again"
+        return reasons
 
     # -- one peer ----------------------------------------------------------------------------------------
 

@@ -94,17 +94,17 @@ class MasterCheck:
         return await self._compare_record(master, last)
 
     async def _check_peer(self, master: str) -> Refusal | None:
-        said = await self._find_master(master)
-        if said is None:
+        master_address = await self._find_master(master)
+        if master_address is None:
             unverified = await self._unverified_peer()
             if unverified is not None:
                 return Refusal(unverified, is_fault=True)
             return Refusal(f"the master {master} does not say where it serves slaves")
         ours = self._store.commit_log.file_bytes
-        if said.file_bytes not in (None, ours):
+        if master_address.file_bytes not in (None, ours):
             return Refusal(
                 f"mappedFileSizeCommitLog must be the same on all replicas: it is {ours} here and"
-                f" {said.file_bytes} at the master {master}. {KEPT}",
+                f" {master_address.file_bytes} at the master {master}. {KEPT}",
                 is_fault=True,
             )
         return None

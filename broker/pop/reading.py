@@ -65,7 +65,7 @@ class PopParameters(msgspec.Struct):
     queues: int
     messages: int
     invisible_ms: int
-    wanted: MessageFilter = MATCH_ALL
+    message_filter: MessageFilter = MATCH_ALL
     init_mode: int = MIN_MODE
     is_ordered: bool = False
     attempt_id: str = ""
@@ -138,7 +138,7 @@ class PopReader:
         for name in retry_topics(params.group, params.topic):
             topic = self._context.topics.get(name)
             for queue_id in range(topic.read_queue_nums) if topic is not None else ():
-                self._pop_queue(replace(params, wanted=MATCH_ALL), popped, name, queue_id)
+                self._pop_queue(replace(params, message_filter=MATCH_ALL), popped, name, queue_id)
 
     # -- one queue ---------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class PopReader:
             popped.rest += self.rest(place, start)
             return
         try:
-            result = self._read(place, start, left, room, params.wanted, popped)
+            result = self._read(place, start, left, room, params.message_filter, popped)
         except DamagedQueueError as error:
             self._pass_over(params, popped, place, error)
         else:
@@ -225,7 +225,7 @@ class PopReader:
         start: int,
         messages: int,
         size: int,
-        wanted: MessageFilter,
+        message_filter: MessageFilter,
         popped: PopResult,
     ) -> GetResult:
         """Reads until the filter matches, READS_MAX times at most. Moves the group's offset past messages
@@ -233,11 +233,11 @@ class PopReader:
         for _ in range(READS_MAX):
             began_s = monotonic()
             result = self._store.get(
-                place.topic, place.queue_id, start, messages, size, wanted.tag_codes, decodes=True
+                place.topic, place.queue_id, start, messages, size, message_filter.tag_codes, decodes=True
             )
             self._context.reads.record_lookup_time(monotonic() - began_s)
-            if wanted.sql is not None and result.views:
-                result = select(result, wanted.sql)
+            if message_filter.sql is not None and result.views:
+                result = select(result, message_filter.sql)
             if result.views or result.status not in _CONTINUES or result.next_begin_offset == start:
                 break
             start = result.next_begin_offset

@@ -86,7 +86,7 @@ class EntryCheck:
         self.rewritten = 0
         self._store = store
         self._has_extended = (store.root / "consumequeue_ext").exists()
-        self._told = RateLimitedLogger(logger)
+        self._log = RateLimitedLogger(logger)
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
 
     async def compare(self, expected: Sequence[ExpectedUnits], cuts: int) -> None:
@@ -204,7 +204,7 @@ class EntryCheck:
     def _count(self, queue: ConsumeQueue, number: int, found: object, written: object) -> None:
         self.rewritten += 1
         text = "the entry %d of the ConsumeQueue %s/%d was damaged: %s instead of %s; it is rewritten"
-        self._told.tell(now_ms(), text, number, queue.topic, queue.queue_id, found, written)
+        self._log.tell(now_ms(), text, number, queue.topic, queue.queue_id, found, written)
 
     # -- queues of batches -------------------------------------------------------------------------------
 

@@ -61,26 +61,26 @@ def find_by_key(
     the records that they get."""
     if store.index is None:
         return []
-    wanted = key.encode()
+    key_bytes = key.encode()
     found = []
-    for offset in store.index.find(java_hash(f"{topic}#"), wanted, limit, begin_ms, end_ms):
+    for offset in store.index.find(java_hash(f"{topic}#"), key_bytes, limit, begin_ms, end_ms):
         view = record_at(store, offset)
         parsed = None if view is None else parse(view, 0, len(view), offset=offset)
         if view is None or parsed is None or parsed[1] != topic.encode():
             continue
         if not begin_ms <= parsed[5] <= end_ms:
             continue
-        if _has_key(parsed[6], wanted):
+        if _has_key(parsed[6], key_bytes):
             found.append(view)
         elif keys_of(view):
-            messages = [each for each in split(decode(view)) if _has_key(each.properties, wanted)]
+            messages = [each for each in split(decode(view)) if _has_key(each.properties, key_bytes)]
             found += [memoryview(encode(each)) for each in messages]
     return found[-limit:]
 
 
-def _has_key(properties: bytes, wanted: bytes) -> bool:
+def _has_key(properties: bytes, key_bytes: bytes) -> bool:
     unique_key, keys = index_keys(properties)
-    return wanted == unique_key or wanted in keys.split(b" ")
+    return key_bytes == unique_key or key_bytes in keys.split(b" ")
 
 
 def stored_at(log: CommitLog, queue: ConsumeQueue, index: int) -> int:

@@ -49,9 +49,9 @@ def backup_controllers(
         raise typer.BadParameter("say which servers to ask: -a CONTROLLERS, or -n NAMESRV (or NAMESRV_ADDR)")
 
     async def action(admin: AdminClient) -> int:
-        asked = controller_addr or await _controllers(admin, namesrv_addr or "")
-        metadata = await admin.controllers.controller_metadata(asked)
-        source = asked if any_controller else await admin.controllers.controller_leader(asked)
+        address = controller_addr or await _controllers(admin, namesrv_addr or "")
+        metadata = await admin.controllers.controller_metadata(address)
+        source = address if any_controller else await admin.controllers.controller_leader(address)
         state = await admin.controllers.export_state(source)
         leader = None if any_controller else metadata.controller_leader_id
         data = encode_backup(group=metadata.group or "", leader=leader, taken_ms=wall_ms(), state=state)

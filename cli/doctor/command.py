@@ -224,8 +224,8 @@ async def _cluster(reach: Reach, options: DoctorOptions, files: Sequence[ConfigF
     controllers = list(options.controllers) or _controllers_of(files)
     if not name_servers and not controllers:
         return []
-    seen = await take_snapshot(reach, name_servers, controllers, _http_of(files))
-    return [*verdict(seen), *groups(seen, group_statuses(seen))]
+    snapshot = await take_snapshot(reach, name_servers, controllers, _http_of(files))
+    return [*verdict(snapshot), *groups(snapshot, group_statuses(snapshot))]
 
 
 def _name_servers_of(files: Sequence[ConfigFile]) -> list[str]:

@@ -128,8 +128,8 @@ class Mover:
 
     async def _not_shown(self, group: str, address: str) -> str:
         """Returns which name servers show another master. Those that do not answer do not count."""
-        said = await self._admin.each(";".join(self._name_servers), self._admin.name_servers.cluster_info)
-        tables = {each.address: each.answer.broker_addr_table for each in said if each.answer is not None}
+        results = await self._admin.each(";".join(self._name_servers), self._admin.name_servers.cluster_info)
+        tables = {each.address: each.answer.broker_addr_table for each in results if each.answer is not None}
         if not tables:
             return "no name server answers"
         wrong = [

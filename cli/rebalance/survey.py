@@ -63,16 +63,16 @@ async def take_survey(admin: AdminClient, scope: SurveyScope) -> Survey:
 async def find_controllers(admin: AdminClient, name_servers: str, brokers: Sequence[BrokerData]) -> str:
     """Returns the controllers in the settings of these brokers, host:port;host:port. AdminError: none."""
     addresses = [each.broker_addrs[min(each.broker_addrs)] for each in brokers if each.broker_addrs]
-    said = await admin.each(";".join(addresses), admin.brokers.broker_config) if addresses else []
+    results = await admin.each(";".join(addresses), admin.brokers.broker_config) if addresses else []
     found = [
         address
-        for each in said
+        for each in results
         if each.answer is not None and is_true(each.answer.get("enableControllerMode"))
         for address in split_list(each.answer.get("controllerAddr", ""))
     ]
     if found:
         return ";".join(dict.fromkeys(found))
-    silent = ", ".join(each.address for each in said if each.error is not None)
+    silent = ", ".join(each.address for each in results if each.error is not None)
     remark = (
         "no broker is in controller mode, and without controllers no mastership can be moved"
         + (f" ({silent} did not answer)" if silent else "")

@@ -127,15 +127,19 @@ class Details:
     async def controllers(self, status: ClusterStatus) -> list[ControllerDetail]:
         """Returns every controller that the status has."""
 
-        async def one(seen: ControllerStatus) -> ControllerDetail:
+        async def one(controller: ControllerStatus) -> ControllerDetail:
             try:
                 metadata, settings = await asyncio.gather(
-                    self._asks.ask(seen.address, lambda admin, at: admin.controllers.controller_metadata(at)),
-                    self._asks.ask(seen.address, lambda admin, at: admin.controllers.controller_config(at)),
+                    self._asks.ask(
+                        controller.address, lambda admin, at: admin.controllers.controller_metadata(at)
+                    ),
+                    self._asks.ask(
+                        controller.address, lambda admin, at: admin.controllers.controller_config(at)
+                    ),
                 )
             except Silent as silent:
-                return ControllerDetail(status=seen, problem=str(silent))
-            return ControllerDetail(status=seen, metadata=metadata, settings=settings)
+                return ControllerDetail(status=controller, problem=str(silent))
+            return ControllerDetail(status=controller, metadata=metadata, settings=settings)
 
         return list(await asyncio.gather(*(one(each) for each in status.controllers)))
 

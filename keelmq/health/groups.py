@@ -149,22 +149,22 @@ def _no_master(
 
 
 def _in_sync(snapshot: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo) -> Iterator[Finding]:
-    name, wanted = status.broker_name, status.min_in_sync
+    name, min_in_sync = status.broker_name, status.min_in_sync
     replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
     alive = [each for each in info.in_sync_replicas if each.alive]
     size = f"{len(alive)} of {len(replicas)} replicas in sync"
-    if wanted is not None:
-        size += f", {wanted} needed (minInSyncReplicas)"
+    if min_in_sync is not None:
+        size += f", {min_in_sync} needed (minInSyncReplicas)"
     stopped = {each.address for each in status.replicas if each.role == "slave" and each.problem}
     behind = [each for each in info.not_in_sync_replicas if each.alive and each.broker_address not in stopped]
     catching_up = behind and info.master_address
     line = commands.watch_replication(info.master_address or "") if catching_up else commands.START_BROKER
-    if wanted is not None and wanted > len(replicas):
+    if min_in_sync is not None and min_in_sync > len(replicas):
         step = "every message is refused: add replicas to the group, or lower minInSyncReplicas"
         enough = str(len(replicas) // 2 + 1)
         line = commands.update_broker(info.master_address or "HOST:10911", "minInSyncReplicas", enough)
         yield failed("group.in-sync", name, size, step, line)
-    elif wanted is not None and len(alive) < wanted:
+    elif min_in_sync is not None and len(alive) < min_in_sync:
         step = "start the missing replicas; every message is refused until they have caught up"
         yield failed("group.in-sync", name, size, step, line)
     elif len(alive) < len(replicas) and (faulty := _takes_no_writes(snapshot, replicas)):
@@ -176,7 +176,7 @@ def _in_sync(snapshot: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo)
     elif len(alive) == 1 and len(replicas) > 1:
         step = "start the others, or wait until they have caught up: no replica could replace this master now"
         yield warning("group.in-sync", name, size, step, line)
-    elif len(alive) == wanted != 1 and len(replicas) > len(alive):
+    elif len(alive) == min_in_sync != 1 and len(replicas) > len(alive):
         step = "start the others: one more failure stops all writes"
         yield warning("group.in-sync", name, size, step, line)
     else:

@@ -169,10 +169,10 @@ async def take_snapshot(
         _all(snapshot.health, filter(None, guesses), lambda each: _health(reach, each, as_user=False)),
     )
     listed = list(dict.fromkeys(_broker_addresses(snapshot)))
-    asked, snapshot.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
+    addresses, snapshot.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in snapshot.plugins] if not controllers else []
     await asyncio.gather(
-        _all(snapshot.brokers, asked, lambda each: _broker(reach, each, memory)),
+        _all(snapshot.brokers, addresses, lambda each: _broker(reach, each, memory)),
         _all(snapshot.controllers, filter(None, [*_peers(snapshot), *known]), _ask_metadata(reach)),
     )
     answered = any(isinstance(each, ControllerMetadata) for each in snapshot.controllers.values())
@@ -201,7 +201,7 @@ async def take_snapshot(
 
 
 async def _all(
-    into: dict[str, T | Silent], asked: Iterable[str], question: Callable[[str], Awaitable[T]]
+    into: dict[str, T | Silent], addresses: Iterable[str], question: Callable[[str], Awaitable[T]]
 ) -> None:
     gate = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -212,7 +212,7 @@ async def _all(
             except Silent as silent:
                 return silent
 
-    new = [address for address in dict.fromkeys(asked) if address not in into]
+    new = [address for address in dict.fromkeys(addresses) if address not in into]
     into.update(zip(new, await asyncio.gather(*(one(address) for address in new)), strict=True))
 
 

@@ -42,8 +42,8 @@ def is_right(log: CommitLog, unit: BatchUnit) -> bool:
     """Whether the record, if it can be read, has the messages of the unit."""
     if unit.size == FILLER_SIZE or not log.min_offset <= unit.log_offset < log.max_offset:
         return True
-    wanted = unit_of(log, unit.log_offset)
-    return wanted is None or (wanted.size, *wanted[4:]) == (unit.size, *unit[4:])
+    expected = unit_of(log, unit.log_offset)
+    return expected is None or (expected.size, *expected[4:]) == (unit.size, *unit[4:])
 
 
 def names_its_record(log: CommitLog, unit: BatchUnit) -> bool:
@@ -66,11 +66,11 @@ def _correct_end(log: CommitLog, queue: BatchQueue) -> None:
     last = queue.last_units()
     if not last or is_right(log, last[-1]):
         return
-    wanted = unit_of(log, last[-1].log_offset)
-    if wanted is None or wanted.base_offset < 0 or wanted.size != last[-1].size:
+    expected = unit_of(log, last[-1].log_offset)
+    if expected is None or expected.base_offset < 0 or expected.size != last[-1].size:
         return
-    if len(last) > 1 and wanted.base_offset < last[0].end_offset and is_right(log, last[0]):
+    if len(last) > 1 and expected.base_offset < last[0].end_offset and is_right(log, last[0]):
         return  # the QUEUEOFFSET of the record is wrong
     text = "the last entry of the ConsumeQueue %s/%d was damaged: %s instead of %s; it is rewritten"
-    logger.error(text, queue.topic, queue.queue_id, tuple(last[-1]), tuple(wanted))
-    queue.correct_end(wanted._replace(tags_code=last[-1].tags_code))
+    logger.error(text, queue.topic, queue.queue_id, tuple(last[-1]), tuple(expected))
+    queue.correct_end(expected._replace(tags_code=last[-1].tags_code))

@@ -197,34 +197,34 @@ class BatchQueue(ConsumeQueue):
 
     # -- damaged units -----------------------------------------------------------------------------------
 
-    def wrong_unit(self, wanted: BatchUnit, *, is_code_sure: bool) -> int | None:
-        """Returns the number in the files of the unit that should be `wanted` and is not; None: it is right,
-        or the units around it do not prove that it is wrong."""
-        behind = self._first_behind(lambda offset, size: offset < wanted.log_offset, search=end_in_front)
+    def wrong_unit(self, expected: BatchUnit, *, is_code_sure: bool) -> int | None:
+        """Returns the number in the files of the unit that should be `expected` and is not; None: it is
+        right, or the units around it do not prove that it is wrong."""
+        behind = self._first_behind(lambda offset, size: offset < expected.log_offset, search=end_in_front)
         low, high = self._first_unit(), self._end_unit
         near = [number for number in (behind, behind - 1) if low <= number < high]
         for number in near:
             found = self._unit_at(number)
-            if found.log_offset == wanted.log_offset:
-                code = wanted.tags_code if is_code_sure else found.tags_code
-                if found == wanted._replace(tags_code=code):
+            if found.log_offset == expected.log_offset:
+                code = expected.tags_code if is_code_sure else found.tags_code
+                if found == expected._replace(tags_code=code):
                     return None
-                is_same = found[4:] == wanted[4:]
-                return number if is_same or self._fits(number, wanted) else None
-        return next((number for number in near if self._fits(number, wanted, is_proof=True)), None)
+                is_same = found[4:] == expected[4:]
+                return number if is_same or self._fits(number, expected) else None
+        return next((number for number in near if self._fits(number, expected, is_proof=True)), None)
 
-    def _fits(self, number: int, wanted: BatchUnit, *, is_proof: bool = False) -> bool:
+    def _fits(self, number: int, expected: BatchUnit, *, is_proof: bool = False) -> bool:
         """Whether no adjacent unit contradicts that the unit with this number in the files should be
-        `wanted`. is_proof: requires at least one adjacent unit."""
+        `expected`. is_proof: requires at least one adjacent unit."""
         before = self._unit_at(number - 1) if number > self._first_unit() else None
         after = self._unit_at(number + 1) if number + 1 < self._end_unit else None
         if after is not None and not _is_written(after):
             after = None
         if before is None and after is None:
             return not is_proof
-        if before is not None and (not _is_written(before) or before.end_offset != wanted.base_offset):
+        if before is not None and (not _is_written(before) or before.end_offset != expected.base_offset):
             return False
-        return after is None or after.base_offset == wanted.end_offset
+        return after is None or after.base_offset == expected.end_offset
 
     def rewrite_batch(self, number: int, unit: BatchUnit) -> BatchUnit:
         """Replaces the unit with this number in the files, as rewrite(), and returns the old one."""

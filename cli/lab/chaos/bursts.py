@@ -181,9 +181,9 @@ def runs_of(messages: Sequence[MessageExt]) -> list[Run]:
     """Returns BatchRead.runs of these messages of one queue, in their order."""
     runs: list[Run] = []
     for message in messages:
-        said = read_numbered(message.body)
+        payload = read_numbered(message.body)
         offset = message.queue_offset
-        now = (DAMAGED, 0, 0) if said is None else (said.sender, said.batch, said.position)
+        now = (DAMAGED, 0, 0) if payload is None else (payload.sender, payload.batch, payload.position)
         if runs:
             first, sender, batch, position, count = runs[-1]
             follows = (sender, batch, position + (0 if sender == DAMAGED else count))

@@ -83,8 +83,8 @@ def query_by_id(
     async def action(admin: AdminClient) -> Output:
         if group is not None and client_id is not None:
             ids = [each.strip() for each in msg_id.split(",")]
-            asked = [(address, each) for (address, _), each in zip(places, ids, strict=True)]
-            return await _consumed_directly(admin, group, client_id, asked)
+            message_ids = [(address, each) for (address, _), each in zip(places, ids, strict=True)]
+            return await _consumed_directly(admin, group, client_id, message_ids)
         messages = []
         for address, offset in places:
             header = ViewMessageRequest(offset=offset, topic=topic)
@@ -107,12 +107,12 @@ def _codec(body_format: str | None) -> str | None:
 
 
 async def _consumed_directly(
-    admin: AdminClient, group: str, client_id: str, asked: Sequence[tuple[str, str]]
+    admin: AdminClient, group: str, client_id: str, message_ids: Sequence[tuple[str, str]]
 ) -> Output:
-    """Has one consumer consume messages again. `asked`: (broker address, offset message id)."""
+    """Has one consumer consume messages again. `message_ids`: (broker address, offset message id)."""
     results = [
         {"msgId": each} | await admin.groups.consume_directly(address, group, client_id, each)
-        for address, each in asked
+        for address, each in message_ids
     ]
     return Output(results, "\n".join(map(layouts_message.consumed_directly, results)))
 
@@ -189,8 +189,8 @@ def query_by_unique_key(
         found, problems = await found_messages(admin, namesrv_addr, header, cluster)
         messages = found if show_all else found[:1]
         if group is not None and client_id is not None:
-            asked = [(each.store_host, each.offset_msg_id) for each in messages]
-            shown = await _consumed_directly(admin, group, client_id, asked)
+            message_ids = [(each.store_host, each.offset_msg_id) for each in messages]
+            shown = await _consumed_directly(admin, group, client_id, message_ids)
         else:
             shown = await _shown(admin, namesrv_addr, cluster or topic, messages)
         return Output(shown.value, shown.text, (*problems, *shown.problems))

@@ -248,70 +248,72 @@ class _Change:
             await self._ask()
             return None
         deadline_s = time.monotonic() + self._timeout_ms / 1000
-        asked = asyncio.create_task(self._ask())
+        call = asyncio.create_task(self._ask())
         try:
-            return await self._watch(asked, deadline_s)
+            return await self._watch(call, deadline_s)
         finally:
-            asked.cancel()
+            call.cancel()
             with suppress(asyncio.CancelledError, AdminError):
-                await asked
+                await call
 
     async def _ask(self) -> None:
         await self._admin.ask(self._address, self._operation, self._header, timeout_ms=self._timeout_ms)
 
-    async def _watch(self, asked: "asyncio.Task[None]", deadline_s: float) -> InnerBroker | None:
-        heard_s, not_begun, seen = time.monotonic(), 0, Seen(Verdict.NOT_BEGUN)
+    async def _watch(self, call: "asyncio.Task[None]", deadline_s: float) -> InnerBroker | None:
+        heard_s, not_begun, progress = time.monotonic(), 0, Seen(Verdict.NOT_BEGUN)
         while True:
-            await asyncio.wait((asked,), timeout=POLL_MS / 1000)
-            has_ended = asked.done()
-            is_lost = has_ended and _is_lost(asked)
+            await asyncio.wait((call,), timeout=POLL_MS / 1000)
+            has_ended = call.done()
+            is_lost = has_ended and _is_lost(call)
             if has_ended and not is_lost:
-                asked.result()  # raises the refusal, if it is one
+                call.result()  # raises the refusal, if it is one
             status = await self._status(deadline_s)
             if status is not None:
-                heard_s, seen = time.monotonic(), self._seen_in(status)
+                heard_s, progress = time.monotonic(), self._seen_in(status)
                 self._on_progress(status)
-            if asked.done() and not has_ended:
+            if call.done() and not has_ended:
                 continue  # it ended, well or not, while the status was on its way
             if has_ended and not is_lost:
-                return seen.broker
+                return progress.broker
             if is_lost and status is not None:
-                if seen.verdict is Verdict.DONE:
-                    return seen.broker
-                not_begun = not_begun + 1 if seen.verdict is Verdict.NOT_BEGUN else 0
-                self._raise_if_over(seen, not_begun)
+                if progress.verdict is Verdict.DONE:
+                    return progress.broker
+                not_begun = not_begun + 1 if progress.verdict is Verdict.NOT_BEGUN else 0
+                self._raise_if_over(progress, not_begun)
             now_s = time.monotonic()
             if now_s >= deadline_s or now_s - heard_s >= SILENT_MS / 1000:
-                raise self._unknown(seen, now_s >= deadline_s)
+                raise self._unknown(progress, now_s >= deadline_s)
 
     async def _status(self, deadline_s: float) -> ContainerStatus | None:
         """Returns the status; None: no answer now. The last one, after the deadline, has LAST_STATUS_MS."""
         left_ms = max(int((deadline_s - time.monotonic()) * 1000), LAST_STATUS_MS)
         return await self._admin.quick_status(self._address, min(STATUS_TIMEOUT_MS, left_ms))
 
-    def _raise_if_over(self, seen: Seen, not_begun: int) -> None:
+    def _raise_if_over(self, progress: Seen, not_begun: int) -> None:
         """The reply is lost, and the status says that the change has failed, or that there is none."""
-        if seen.verdict is Verdict.FAILED:
-            raise AdminError(self._operation.name, self._address, seen.reason, ResponseCode.SYSTEM_ERROR)
+        if progress.verdict is Verdict.FAILED:
+            raise AdminError(self._operation.name, self._address, progress.reason, ResponseCode.SYSTEM_ERROR)
         if not_begun >= ABSENT_POLLS:
-            remark = f"the reply was lost, and the status shows no change{_with(seen.reason)}: repeat it"
+            remark = f"the reply was lost, and the status shows no change{_with(progress.reason)}: repeat it"
             raise AdminError(self._operation.name, self._address, remark, ResponseCode.SYSTEM_ERROR)
 
-    def _unknown(self, seen: Seen, is_late: bool) -> AdminError:
+    def _unknown(self, progress: Seen, is_late: bool) -> AdminError:
         if not is_late:
             remark = f"the container has answered nothing for {SILENT_MS // 1000} s"
-        elif seen.broker is not None:
-            remark = f"not done after {self._timeout_ms} ms, and goes on: the broker is {seen.broker.state}"
+        elif progress.broker is not None:
+            remark = (
+                f"not done after {self._timeout_ms} ms, and goes on: the broker is {progress.broker.state}"
+            )
         else:
             remark = f"no answer after {self._timeout_ms} ms"
-        return AdminError(self._operation.name, self._address, remark + _with(seen.reason), unknown=True)
+        return AdminError(self._operation.name, self._address, remark + _with(progress.reason), unknown=True)
 
 
 def _with(reason: str) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _is_lost(asked: "asyncio.Task[None]") -> bool:
+def _is_lost(call: "asyncio.Task[None]") -> bool:
     """Returns whether no reply has arrived, so that the change may have been made."""
-    error = asked.exception()
+    error = call.exception()
     return isinstance(error, AdminError) and error.unknown

@@ -34,6 +34,6 @@ async def ask_brokers(
 ) -> tuple[list[tuple[str, T]], list[AdminError]]:
     """Returns (address, answer) of each broker of a topic that answered, and the errors of the others."""
     addresses = [address for _, address in readable_addresses(route)]
-    said = await admin.each(";".join(addresses), ask) if addresses else []
-    errors = [each.error for each in said if each.error is not None]
-    return [(each.address, each.answer) for each in said if each.answer is not None], errors
+    results = await admin.each(";".join(addresses), ask) if addresses else []
+    errors = [each.error for each in results if each.error is not None]
+    return [(each.address, each.answer) for each in results if each.answer is not None], errors

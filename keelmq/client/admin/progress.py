@@ -23,11 +23,11 @@ async def progress_of(
     admin: AdminClient, route: TopicRouteData, group: str, topic: str | None
 ) -> tuple[GroupProgress, list[AdminError]]:
     """Returns the progress of a group at all brokers of a route together, and the errors of the others."""
-    told, errors = await ask_brokers(
+    answers, errors = await ask_brokers(
         admin, route, lambda each: admin.groups.consume_stats(each, group, topic)
     )
-    queues = {key: row for _, progress in told for key, row in progress.queues.items()}
-    return GroupProgress(queues, sum((progress.tps for _, progress in told), 0.0)), errors
+    queues = {key: row for _, progress in answers for key, row in progress.queues.items()}
+    return GroupProgress(queues, sum((progress.tps for _, progress in answers), 0.0)), errors
 
 
 async def members_of(
@@ -35,11 +35,11 @@ async def members_of(
 ) -> tuple[str, ConsumerConnectionBody | None, list[AdminError]]:
     """Returns address, members and errors, from the first broker that has members of the group: members
     send heartbeats to every broker of their topics."""
-    told, errors = await ask_brokers(
+    answers, errors = await ask_brokers(
         admin, route, lambda each: admin.groups.consumer_connections(each, group)
     )
-    if told:
-        return (*told[0], errors)
+    if answers:
+        return (*answers[0], errors)
     return "", None, errors
 
 

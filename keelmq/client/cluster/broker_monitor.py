@@ -342,17 +342,17 @@ class BrokerMonitor:
     async def _answers(self, address: str, queue: MessageQueue, *, timeout_ms: int, of_send: bool) -> bool:
         """Returns whether the broker answers a small request at all. Looks for another master meanwhile."""
         question = QueueRequest(topic=queue.topic, queue_id=queue.queue_id)
-        asked = asyncio.create_task(
+        request = asyncio.create_task(
             self._client.call(address, GET_MAX_OFFSET, question, timeout_ms=timeout_ms)
         )
         try:
-            await asyncio.wait((asked,), timeout=SILENT_MS / 1_000)
-            while not asked.done():
+            await asyncio.wait((request,), timeout=SILENT_MS / 1_000)
+            while not request.done():
                 await self._look_for_another(address, queue, of_send=of_send)
-                await asyncio.wait((asked,), timeout=LOOK_AGAIN_MS / 1_000)
+                await asyncio.wait((request,), timeout=LOOK_AGAIN_MS / 1_000)
         finally:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-        outcome = asked.result()
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+        outcome = request.result()
         unsent = isinstance(outcome, Failed) and outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED
         return not unsent and not isinstance(outcome, Unknown)

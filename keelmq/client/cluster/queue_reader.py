@@ -402,10 +402,10 @@ def _problem(address: str, outcome: Failed | Unknown) -> PullError:
     if outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
         return PullError(PullErrorKind.UNREACHABLE, outcome.remark)
     remark = f"{address} answered {outcome.code} {outcome.remark}".rstrip()
-    told = damaged_message(outcome.remark) if outcome.code == ResponseCode.SYSTEM_ERROR else None
+    lost = damaged_message(outcome.remark) if outcome.code == ResponseCode.SYSTEM_ERROR else None
     damaged = None
-    if told is not None:  # as long as it can be healed; if an operator marks it as lost, the broker passes it
-        damaged = DamagedRecord(told.queue_offset, told.next_offset, told.start, told.reason)
+    if lost is not None:  # as long as it can be healed; if an operator marks it as lost, the broker passes it
+        damaged = DamagedRecord(lost.queue_offset, lost.next_offset, lost.start, lost.reason)
     return PullError(PullErrorKind.REFUSED, remark, outcome.code, damaged=damaged)
 
 

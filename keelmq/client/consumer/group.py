@@ -305,15 +305,15 @@ class GroupMember:
             self._release(queue)
         for topic, subscription in sorted(self._subscriptions.items()):
             try:
-                wanted = await self._wanted(topic, fresh=fresh)
+                allocated = await self._wanted(topic, fresh=fresh)
             except (PullError, RouteError) as error:
                 logger.info("group %s keeps its queues of %s: %s", self.group, topic, error)
                 problems[topic] = error
                 balanced = False
             else:
-                if not wanted and not (await self.routes.find(topic)).read_queues:
+                if not allocated and not (await self.routes.find(topic)).read_queues:
                     problems[topic] = RouteError("no queue of it may be read (its perm or readQueueNums)")
-                balanced &= await self._assign(topic, subscription, wanted)
+                balanced &= await self._assign(topic, subscription, allocated)
         subscribed = any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions)
         self._unassigned.rebalanced(problems, now_ms(), subscribed=subscribed)
         return balanced
@@ -340,9 +340,11 @@ class GroupMember:
         self._membership.wake()
         raise PullError(PullErrorKind.REFUSED, "no broker lists the group's members: " + "; ".join(remarks))
 
-    async def _assign(self, topic: str, subscription: Subscription, wanted: tuple[MessageQueue, ...]) -> bool:
+    async def _assign(
+        self, topic: str, subscription: Subscription, allocated: tuple[MessageQueue, ...]
+    ) -> bool:
         mine = [queue for queue in self.process_queues if queue.topic == topic]
-        found = changes(mine, wanted)
+        found = changes(mine, allocated)
         for queue in found.removed:
             self._release(queue)
         added = [queue for queue in found.added if queue not in self._releasing]
@@ -359,7 +361,7 @@ class GroupMember:
             self._sink.adopted(process_queue)
             process_queue.start()
         if found.added or found.removed:
-            logger.info("group %s has %d queues of %s", self.group, len(wanted), topic)
+            logger.info("group %s has %d queues of %s", self.group, len(allocated), topic)
         return len(added) == len(found.added) and all(
             process_queue.is_locked for process_queue in process_queues
         )

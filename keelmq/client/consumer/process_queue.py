@@ -225,23 +225,23 @@ class ProcessQueue:
     def _go_on(self, window: Window, result: PullResult) -> None:
         """Continues at the broker's next offset: the broker does not have the requested one, or an operator
         reset it. Only an operator may skip messages that were pulled and are not finished."""
-        asked, begin = window.next_offset, result.next_begin_offset
-        if begin == result.min_offset > asked:
+        expected_offset, begin = window.next_offset, result.next_begin_offset
+        if begin == result.min_offset > expected_offset:
             window.add(
                 (), begin
             )  # the held messages are deleted at the broker: only this consumer still has them
-        elif begin == result.max_offset < asked:
+        elif begin == result.max_offset < expected_offset:
             begin = min(
                 begin, window.commit_offset
             )  # the queue was truncated: other messages may have the held offsets now
             self.seek(begin)
         else:
             self.seek(begin)
-        if result.min_offset <= asked <= result.max_offset:
+        if result.min_offset <= expected_offset <= result.max_offset:
             text = "an operator has reset the offset of %s from %d: reading continues at %d"
         else:
             text = "the broker does not have the offset of %s, %d: reading continues at %d"
-        logger.warning(text, self.queue, asked, begin)
+        logger.warning(text, self.queue, expected_offset, begin)
 
     async def _until_space(self, window: Window) -> None:
         await self._until_running()

@@ -123,15 +123,15 @@ class Explained(msgspec.Struct, Generic[T], frozen=True):
     """What an action would do, as servers report it. is_possible False: all of them would refuse it. A server
     that cannot say, or does not answer, may accept it."""
 
-    told: dict[str, T]
+    answers: dict[str, T]
     warnings: list[str]
     is_possible: bool
     asked: int
 
     def is_nowhere(self, is_there: Callable[[T], bool]) -> bool:
-        """Returns whether every server that was asked told, and none has what the action is about: one that
+        """Returns whether every server answered, and none has what the action is about: one that
         cannot say may have it."""
-        answers = self.told.values()
+        answers = self.answers.values()
         return bool(answers) and len(answers) == self.asked and not any(map(is_there, answers))
 
 
@@ -144,16 +144,16 @@ async def explained_at(servers: Iterable[str], ask: Callable[[str], Awaitable[T]
         except AdminError as error:
             return server, None, error
 
-    said = await gather_some(one(each) for each in servers)
-    told = {server: answer for server, answer, error in said if error is None}
-    warnings, is_possible = [], bool(told)
-    for _, _, error in said:
+    outcomes = await gather_some(one(each) for each in servers)
+    by_server = {server: answer for server, answer, error in outcomes if error is None}
+    warnings, is_possible = [], bool(by_server)
+    for _, _, error in outcomes:
         if error is None:
             continue
         is_known = error.code not in (None, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         warnings.append(f"{error.address}: {'it would be refused: ' if is_known else ''}{error.remark}")
         is_possible |= not is_known
-    return Explained(cast(dict[str, T], told), warnings, is_possible, len(said))
+    return Explained(cast(dict[str, T], by_server), warnings, is_possible, len(outcomes))
 
 
 async def at_each(servers: Iterable[str], ask: Callable[[str], Awaitable[object]]) -> list[ServerOutcome]:

@@ -58,10 +58,10 @@ def _differences(address: str, before: SubscriptionGroupConfig, request: UpdateG
 
 async def _preview(acting: Acting, request: UpdateGroup) -> Preview:
     at = await masters(acting, request.cluster)
-    said = await acting.admin.each(";".join(at.addresses), acting.admin.groups.list_groups)
-    before = {each.address: each.answer.get(request.group) for each in said if each.answer is not None}
+    results = await acting.admin.each(";".join(at.addresses), acting.admin.groups.list_groups)
+    before = {each.address: each.answer.get(request.group) for each in results if each.answer is not None}
     new = [address for address, config in before.items() if config is None]
-    warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
+    warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in results if each.error)]
     for address, config in before.items():
         if config is not None:
             warnings += _differences(address, config, request)

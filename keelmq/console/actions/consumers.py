@@ -64,12 +64,14 @@ async def _preview_reset(acting: Acting, request: ResetOffset) -> Preview:
         topic=request.topic, group=request.group, timestamp=request.at_ms, is_force=request.force
     )
     addresses = [each.broker_addrs[MASTER_ID] for each in route.broker_datas]
-    said = await explained_at(addresses, lambda each: acting.admin.groups.explain_reset_offset(each, wanted))
-    found = {key: row for rows in said.told.values() for key, row in rows.items()}
+    explained = await explained_at(
+        addresses, lambda each: acting.admin.groups.explain_reset_offset(each, wanted)
+    )
+    found = {key: row for rows in explained.answers.values() for key, row in rows.items()}
     rows = list(found.values())
     _, members, _ = await members_of(acting.admin, route, request.group)
     warnings = [f"{each} has no master: nothing is done there; repeat it later" for each in without]
-    warnings += said.warnings
+    warnings += explained.warnings
     moves = [row.reset_offset - row.consumer_offset for row in rows if row.consumer_offset is not None]
     forward, back = sum(move for move in moves if move > 0), -sum(move for move in moves if move < 0)
     if forward:
@@ -90,7 +92,7 @@ async def _preview_reset(acting: Acting, request: ResetOffset) -> Preview:
         servers=addresses,
         warnings=warnings,
         command=_reset_command(acting, request),
-        is_possible=said.is_possible,
+        is_possible=explained.is_possible,
         details={
             "queues": [_reset_row(key, row) for key, row in list(found.items())[:QUEUES_SHOWN_MAX]],
             "moreQueues": max(0, len(rows) - QUEUES_SHOWN_MAX),
@@ -135,16 +137,16 @@ async def _reset(acting: Acting, request: ResetOffset) -> list[ServerOutcome]:
 
 async def _preview_delete(acting: Acting, request: DeleteGroup) -> Preview:
     at = await masters(acting, request.cluster)
-    said = await explained_at(
+    explained = await explained_at(
         at.addresses,
         lambda each: acting.admin.groups.explain_delete_group(
             each, request.group, clean_offset=request.remove_offset
         ),
     )
-    told = said.told.values()
-    warnings = [*at.warnings, *said.warnings]
-    lag, connected = sum(each.behind for each in told), max((each.members for each in told), default=0)
-    is_nowhere = said.is_nowhere(lambda found: found.is_known or bool(found.topics))
+    answers = explained.answers.values()
+    warnings = [*at.warnings, *explained.warnings]
+    lag, connected = sum(each.behind for each in answers), max((each.members for each in answers), default=0)
+    is_nowhere = explained.is_nowhere(lambda found: found.is_known or bool(found.topics))
     if connected:
         warnings.insert(0, f"{connected} members are connected: they make the group again, or fail")
     if lag:
@@ -161,7 +163,7 @@ async def _preview_delete(acting: Acting, request: DeleteGroup) -> Preview:
             "mqadmin", "deleteSubGroup", "-n", acting.name_server_list, "-c", request.cluster,
             "-g", request.group, *(["-r", "true"] if request.remove_offset else []),
         ),
-        is_possible=said.is_possible and not is_nowhere,
+        is_possible=explained.is_possible and not is_nowhere,
         type_to_confirm=request.group,
     )  # fmt: skip
 

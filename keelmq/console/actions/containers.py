@@ -87,14 +87,14 @@ async def _add(acting: Acting, request: AddBroker) -> list[ServerOutcome]:
 
 async def _preview_remove(acting: Acting, request: RemoveBroker) -> Preview:
     server, warnings = _checked(acting, request.container), []
-    said = await explained_at(
+    explained = await explained_at(
         [server],
         lambda each: acting.admin.containers.explain_remove_broker(
             each, request.cluster, request.broker_name, request.broker_id
         ),
     )
-    warnings += said.warnings
-    if any(found.role == "master" for found in said.told.values()):
+    warnings += explained.warnings
+    if any(found.role == "master" for found in explained.answers.values()):
         warnings.append("it is the master: it hands over to another replica first, if one is in sync")
     try:
         group = acting.group(request.cluster, request.broker_name)
@@ -110,7 +110,7 @@ async def _preview_remove(acting: Acting, request: RemoveBroker) -> Preview:
         servers=[server],
         warnings=warnings,
         command=command_line("mqadmin", "removeBroker", "-c", server, "-b", identity),
-        is_possible=said.is_possible,
+        is_possible=explained.is_possible,
         type_to_confirm=request.broker_name,
     )
 

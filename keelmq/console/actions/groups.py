@@ -44,21 +44,21 @@ async def _preview_elect(acting: Acting, request: Elect) -> Preview:
     address = next((each.address for each in group.replicas if each.broker_id == request.broker_id), "")
     was = f"instead of broker {group.master_id}" if group.master_id else "; it has no master now"
     who = f"Broker {request.broker_id}{f' at {address}' if address else ''}"
-    said = await explained_at(
+    explained = await explained_at(
         [acting.controller_list],
         lambda each: acting.admin.controllers.explain_election(
             each, cluster_name=request.cluster, broker_name=request.broker_name, broker_id=request.broker_id
         ),
     )
-    warnings, is_possible, details = list(said.warnings), said.is_possible, {}
-    if is_possible and not said.told:
+    warnings, is_possible, details = list(explained.warnings), explained.is_possible, {}
+    if is_possible and not explained.answers:
         warnings += _loss_warnings(group, request.broker_id)
-    for explained in said.told.values():
-        details["explanation"] = explained.model_dump(by_alias=True, exclude_none=True, mode="json")
-        is_possible = not explained.code
-        if explained.code:
-            warnings = [f"it would be refused: {explained.remark or explained.verdict}"]
-        elif explained.unclean:
+    for answer in explained.answers.values():
+        details["explanation"] = answer.model_dump(by_alias=True, exclude_none=True, mode="json")
+        is_possible = not answer.code
+        if answer.code:
+            warnings = [f"it would be refused: {answer.remark or answer.verdict}"]
+        elif answer.unclean:
             warnings = ["this election is unclean: acknowledged messages may be lost"]
     return Preview(
         what=f"{who} becomes the master of {request.broker_name} {was}.".replace(" ;", ";"),
@@ -108,7 +108,7 @@ def _elect_command(acting: Acting, request: Elect) -> str:
 
 async def _preview_clean(acting: Acting, request: Clean) -> Preview:
     group = acting.group(request.cluster, request.broker_name)
-    said = await explained_at(
+    explained = await explained_at(
         [acting.controller_list],
         lambda each: acting.admin.controllers.explain_clean_broker_data(
             each,
@@ -118,8 +118,8 @@ async def _preview_clean(acting: Acting, request: Clean) -> Preview:
             clean_living=request.living,
         ),
     )
-    warnings = list(said.warnings)
-    for found, remark in said.told.values():
+    warnings = list(explained.warnings)
+    for found, remark in explained.answers.values():
         living = [each.broker_id for each in found.replicas if each.alive]
         if not found.replicas:
             warnings.append(remark)
@@ -141,7 +141,7 @@ async def _preview_clean(acting: Acting, request: Clean) -> Preview:
             "mqadmin", "cleanBrokerMetadata", "-a", acting.controller_list, "-c", request.cluster,
             "-bn", request.broker_name, "-b", _ids(request.broker_ids), *(["-l"] if request.living else []),
         ),
-        is_possible=said.is_possible,
+        is_possible=explained.is_possible,
         type_to_confirm=group.broker_name,
     )  # fmt: skip
 

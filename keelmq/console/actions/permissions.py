@@ -27,17 +27,17 @@ class BrokerName(Parameters):
 
 
 async def _preview_wipe(acting: Acting, request: BrokerName) -> Preview:
-    said = await explained_at(
+    explained = await explained_at(
         acting.name_servers, lambda each: acting.admin.name_servers.explain_wipe(each, request.broker_name)
     )
-    warnings, details = list(said.warnings), {}
-    alone = sorted({topic for _, found in said.told.values() for topic in found.nowhere_else})
+    warnings, details = list(explained.warnings), {}
+    alone = sorted({topic for _, found in explained.answers.values() for topic in found.nowhere_else})
     shown = [topic for topic in alone if not topic.startswith("%")]
     if shown:
         names = ", ".join(shown[:TOPICS_SHOWN]) + (", ..." if len(shown) > TOPICS_SHOWN else "")
         warnings.append(f"{len(shown)} topics have no other writable broker: {names}")
         details["topics"] = shown
-    is_nowhere = said.is_nowhere(lambda found: found[0] > 0)
+    is_nowhere = explained.is_nowhere(lambda found: found[0] > 0)
     if is_nowhere:
         warnings.append(f"no topic has a broker {request.broker_name}")
     return Preview(
@@ -46,7 +46,7 @@ async def _preview_wipe(acting: Acting, request: BrokerName) -> Preview:
         servers=list(acting.name_servers),
         warnings=warnings,
         command=_command(acting, "wipeWritePerm", request),
-        is_possible=said.is_possible and not is_nowhere,
+        is_possible=explained.is_possible and not is_nowhere,
         type_to_confirm=request.broker_name if warnings else "",
         details=details,
     )

@@ -50,9 +50,9 @@ def _attributes(request: UpdateTopic) -> str | None:
 
 async def _preview_update(acting: Acting, request: UpdateTopic) -> Preview:
     at = await masters(acting, request.cluster)
-    said = await acting.admin.each(";".join(at.addresses), acting.admin.brokers.topics)
-    before = {each.address: each.answer.get(request.topic) for each in said if each.answer is not None}
-    warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
+    results = await acting.admin.each(";".join(at.addresses), acting.admin.brokers.topics)
+    before = {each.address: each.answer.get(request.topic) for each in results if each.answer is not None}
+    warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in results if each.error)]
     new = [address for address, config in before.items() if config is None]
     for address, config in before.items():
         if config is None:
@@ -105,18 +105,20 @@ async def _update(acting: Acting, request: UpdateTopic) -> list[ServerOutcome]:
 
 async def _preview_delete(acting: Acting, request: DeleteTopic) -> Preview:
     at = await masters(acting, request.cluster)
-    said = await explained_at(
+    explained = await explained_at(
         at.addresses, lambda each: acting.admin.brokers.explain_delete_topic(each, request.topic)
     )
-    told = {address: found for address, found in said.told.items() if found.is_known}
-    warnings = [*at.warnings, *said.warnings]
-    count = sum(found.messages for found in told.values())
-    groups = sorted({group for found in told.values() for group in found.consumer_groups})
+    answers = {address: found for address, found in explained.answers.items() if found.is_known}
+    warnings = [*at.warnings, *explained.warnings]
+    count = sum(found.messages for found in answers.values())
+    groups = sorted({group for found in answers.values() for group in found.consumer_groups})
     if count:
         warnings.insert(0, f"{count} messages can no longer be read")
     if groups:
         warnings.append(f"consumed by {', '.join(groups[:20])}{', ...' if len(groups) > 20 else ''}")
-    is_nowhere = said.is_nowhere(lambda found: found.is_known) and not await _has_route(acting, request.topic)
+    is_nowhere = explained.is_nowhere(lambda found: found.is_known) and not await _has_route(
+        acting, request.topic
+    )
     if is_nowhere:
         warnings.insert(0, f"no broker of cluster {request.cluster} has topic {request.topic}")
     return Preview(
@@ -134,7 +136,7 @@ async def _preview_delete(acting: Acting, request: DeleteTopic) -> Preview:
             "-t",
             request.topic,
         ),
-        is_possible=said.is_possible and not is_nowhere,
+        is_possible=explained.is_possible and not is_nowhere,
         type_to_confirm=request.topic,
         details={
             "brokers": [
@@ -144,7 +146,7 @@ async def _preview_delete(acting: Acting, request: DeleteTopic) -> Preview:
                     "messages": found.messages,
                     "consumerGroups": found.consumer_groups,
                 }
-                for address, found in sorted(told.items())
+                for address, found in sorted(answers.items())
             ]
         },
     )

@@ -103,14 +103,14 @@ async def _preview(
     at = await masters(acting, cluster)
     warnings, is_possible = list(at.warnings), True
     if find is not None:
-        said = await explained_at(at.addresses, find)
-        there = [address for address, found in said.told.items() if found is not None]
-        warnings += said.warnings
-        is_possible = said.is_possible
+        explained = await explained_at(at.addresses, find)
+        there = [address for address, found in explained.answers.items() if found is not None]
+        warnings += explained.warnings
+        is_possible = explained.is_possible
         if must_exist is False and there:
             warnings.append(f"{subject} exists at {', '.join(there)}: it would be refused there")
             is_possible = len(there) < len(at.addresses)
-        if must_exist and said.is_nowhere(lambda found: found is not None):
+        if must_exist and explained.is_nowhere(lambda found: found is not None):
             warnings.append(f"{subject} does not exist")
             is_possible = False
     return Preview(

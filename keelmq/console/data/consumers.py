@@ -160,8 +160,8 @@ async def all_groups(context: ClusterContext) -> AllGroups:
     for broker, table in tables:
         for name, config in table.items():
             configs.setdefault(name, {})[broker] = config
-    for told in progress.values():
-        for name in told:
+    for lags in progress.values():
+        for name in lags:
             configs.setdefault(name, {})
     rows, broker_addresses = [], {}
     for name in sorted(configs):
@@ -182,15 +182,15 @@ def _row(
     configs: Mapping[BrokerReplica, SubscriptionGroupConfig],
     progress: Mapping[BrokerReplica, Mapping[str, list[GroupProgress]]],
 ) -> GroupRow:
-    told = [each for table in progress.values() for each in table.get(name, [])]
-    is_known = any(each in progress for each in configs) or bool(told)
+    lags = [each for table in progress.values() for each in table.get(name, [])]
+    is_known = any(each in progress for each in configs) or bool(lags)
     return GroupRow(
         name=name,
         kind=kind_of(name, configs.values()),
         brokers=len(configs),
-        lag=sum(row.behind for each in told for row in each.queues.values()) if is_known else None,
-        tps=sum((each.tps for each in told), 0.0) if is_known else None,
-        topics=len({key.topic for each in told for key in each.queues if not key.topic.startswith("%")})
+        lag=sum(row.behind for each in lags for row in each.queues.values()) if is_known else None,
+        tps=sum((each.tps for each in lags), 0.0) if is_known else None,
+        topics=len({key.topic for each in lags for key in each.queues if not key.topic.startswith("%")})
         if is_known
         else None,
         unknown_at=sum(each not in progress for each in configs),

@@ -239,9 +239,9 @@ async def by_key(
 
     brokers = brokers_of(await route_of(context, topic))
     names.update((each.address, each.name) for each in brokers)
-    told = await ask_each(server_problems, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=4)
-    rows = sorted((row for _, found in told for row in found), key=lambda row: row.store_ms, reverse=True)
-    is_full = any(len(found) >= count for _, found in told)
+    results = await ask_each(server_problems, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=4)
+    rows = sorted((row for _, found in results for row in found), key=lambda row: row.store_ms, reverse=True)
+    is_full = any(len(found) >= count for _, found in results)
     cut = f"a broker returns at most {count} messages of a key, the newest" if is_full else ""
     if len(rows) > limit:
         cut = cut or f"there are more than {limit}"

@@ -136,9 +136,9 @@ async def all_topics(context: ClusterContext) -> Every[TopicRow]:
     """Returns every topic that a name server or a broker knows. AdminError: no name server answers."""
     server_problems = ServerProblems()
     info = await context.admin.name_servers.cluster_info(context.name_servers)
-    said = await ask_each(server_problems, brokers_in(info), context.admin.brokers.topics)
+    answers = await ask_each(server_problems, brokers_in(info), context.admin.brokers.topics)
     tables: dict[str, list[tuple[BrokerReplica, TopicConfig]]] = {}
-    for broker, table in said:
+    for broker, table in answers:
         for name, config in table.items():
             tables.setdefault(name, []).append((broker, config))
         await asyncio.sleep(0)  # a thousand brokers with thousands of topics must not block the loop

@@ -75,7 +75,7 @@ async def trace(context: ClusterContext, msg_id: str, *, topic: str = TRACE_TOPI
         )
         return len(found)
 
-    told = await ask_each(server_problems, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=2)
+    results = await ask_each(server_problems, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=2)
     rows = rows_of(messages, msg_id)
     steps = [
         TraceStep(
@@ -90,7 +90,7 @@ async def trace(context: ClusterContext, msg_id: str, *, topic: str = TRACE_TOPI
         )
         for row in rows[:ROWS_MAX]
     ]
-    is_full = any(count >= QUERY_NUMS for _, count in told) or len(rows) > ROWS_MAX
+    is_full = any(count >= QUERY_NUMS for _, count in results) or len(rows) > ROWS_MAX
     return TraceView(
         taken_ms=wall_ms(),
         msg_id=msg_id,

@@ -209,7 +209,7 @@ async def _called(
     caller, peer = call.caller, call.peer
     request = RemotingCommand(operation.code, 0, version=VERSION, ext_fields=dict(ext_fields), body=raw)
 
-    def told(code: int, remark: str | None) -> None:
+    def answer(code: int, remark: str | None) -> None:
         record(table, request, peer, caller, code, remark, changes)
 
     try:
@@ -221,16 +221,16 @@ async def _called(
             header, Call(peer, body, VERSION, ext_fields, raw, caller=caller, changes=changes)
         )
     except asyncio.CancelledError:
-        told(OUTCOME_UNKNOWN, "the server stopped meanwhile")
+        answer(OUTCOME_UNKNOWN, "the server stopped meanwhile")
         raise
     except Exception as error:
-        told(*answer_of(error, ResponseCode.SYSTEM_ERROR))
+        answer(*answer_of(error, ResponseCode.SYSTEM_ERROR))
         raise
     if isinstance(result, UnknownReply):
-        told(OUTCOME_UNKNOWN, result.remark)
+        answer(OUTCOME_UNKNOWN, result.remark)
     else:
         reply = as_reply(result) or SUCCESS
-        told(reply.code, reply.remark)
+        answer(reply.code, reply.remark)
     return result
 
 

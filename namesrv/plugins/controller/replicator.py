@@ -95,7 +95,7 @@ def prepare_library() -> None:
     """Checks the version and the private names, and replaces pickle and the journal. Raises ConfigError."""
     if VERSION != LIBRARY_VERSION:
         raise ConfigError(f"pysyncobj {VERSION} is installed; this release needs exactly {LIBRARY_VERSION}")
-    wanted = [
+    needed = [
         (_library, "createJournal"),
         (_library, "monotonicTime"),
         (SyncObj, "_onTick"),
@@ -103,8 +103,8 @@ def prepare_library() -> None:
         (SyncObj, _COMPACT),
         (SyncObj, _SEND_APPENDS),
     ]
-    wanted += [(module, name) for module in _codecs for name in ("loads", "dumps")]
-    _refuse_missing(f"{owner.__name__}.{name}" for owner, name in wanted if not hasattr(owner, name))
+    needed += [(module, name) for module in _codecs for name in ("loads", "dumps")]
+    _refuse_missing(f"{owner.__name__}.{name}" for owner, name in needed if not hasattr(owner, name))
     for module in _codecs:
         module.loads, module.dumps = decode_command, lambda value, protocol=None: encode(value)
     _codecs[0].load = _codecs[0].dump = _no_pickle
@@ -260,13 +260,13 @@ class _Core(SyncObj):
     def set_other_voters(self, others: Collection[str]) -> None:
         """Does what the library's own membership entries would do; they are disabled because they are
         pickles."""
-        wanted, mine = {self.nodes[name] for name in others}, self._private("otherNodes")
-        for node in sorted(mine - wanted, key=lambda node: node.id):
+        peers, mine = {self.nodes[name] for name in others}, self._private("otherNodes")
+        for node in sorted(mine - peers, key=lambda node: node.id):
             mine.discard(node)
             for name in ("raftNextIndex", "raftMatchIndex", "lastResponseTime"):
                 self._private(name).pop(node, None)
             self._private("connectedNodes").discard(node)
-        for node in sorted(wanted - mine, key=lambda node: node.id):
+        for node in sorted(peers - mine, key=lambda node: node.id):
             mine.add(node)
             self._private("readonlyNodes").discard(node)
             self._private("raftNextIndex").setdefault(node, self.log[-1][1] + 1)

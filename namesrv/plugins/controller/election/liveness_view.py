@@ -101,10 +101,10 @@ class LivenessView:
         True while no scan has found the key inactive. For a slave a closed connection is always proof of
         death: it acknowledges nothing, and elections would wait for a slave that is presumed alive.
         """
-        seen = self._liveness.last_seen(key)
-        if seen is None or seen.hung or seen.inactive_ms is None:
+        last = self._liveness.last_seen(key)
+        if last is None or last.hung or last.inactive_ms is None:
             return True
-        return is_master and seen.inactive_ms < self._active_since_ms - RECENT_MS
+        return is_master and last.inactive_ms < self._active_since_ms - RECENT_MS
 
     def view_of(self, state: State, broker_name: str) -> LiveView:
         """Returns view() of the group with this name; an unknown group has no replicas."""
@@ -112,19 +112,21 @@ class LivenessView:
         return LiveView() if broker_set is None else self.view(broker_set)
 
     def _loss(self, key: BrokerKey) -> Loss:
-        now_ms, seen = self._clock(), self._liveness.last_seen(key)
+        now_ms, last_seen = self._clock(), self._liveness.last_seen(key)
         wall_of_clock_ms = self._wall_clock() - now_ms
-        if seen is None:
+        if last_seen is None:
             return Loss(None, wall_of_clock_ms + now_ms)
-        found_ms = now_ms if seen.inactive_ms is None else seen.inactive_ms
-        return Loss(wall_of_clock_ms + seen.last_heartbeat_ms, wall_of_clock_ms + found_ms, _reason(seen))
+        found_ms = now_ms if last_seen.inactive_ms is None else last_seen.inactive_ms
+        return Loss(
+            wall_of_clock_ms + last_seen.last_heartbeat_ms, wall_of_clock_ms + found_ms, _reason(last_seen)
+        )
 
 
-def _reason(seen: LastSeen) -> LossReason:
-    if seen.proved:
+def _reason(last_seen: LastSeen) -> LossReason:
+    if last_seen.proved:
         return LossReason.CONNECTION_REFUSED
-    if seen.found_early:
+    if last_seen.found_early:
         return LossReason.HUNG
-    if seen.hung or seen.inactive_ms is None:
+    if last_seen.hung or last_seen.inactive_ms is None:
         return LossReason.HEARTBEAT_TIMEOUT
     return LossReason.CONNECTION_CLOSED

@@ -22,7 +22,7 @@ class RouteMasters:
         call_in_loop: Callable[[Callable[[], object]], None],
     ) -> None:
         self._masters, self._state, self._call_in_loop = masters, state, call_in_loop
-        self._told: set[tuple[str, str]] = set()  # cluster and broker name of each group with a master
+        self._reported: set[tuple[str, str]] = set()  # cluster and broker name of each group with a master
 
     def applied(self, event: AnyEvent, applied: Applied) -> None:
         """Implements EventHook: raft thread, also during replay."""
@@ -44,7 +44,7 @@ class RouteMasters:
     def tell_all(self) -> None:
         """Tells the masters of all groups; forgets groups that a restored state lacks. Event loop only."""
         groups = {(group.cluster_name, group.broker_name) for group in self._state().brokers.values()}
-        for cluster_name, broker_name in groups | self._told:
+        for cluster_name, broker_name in groups | self._reported:
             self._tell(cluster_name, broker_name)
 
     def _tell(self, cluster_name: str, broker_name: str) -> None:
@@ -54,9 +54,9 @@ class RouteMasters:
         group = self._state().brokers.get(broker_name)
         if group is None or group.cluster_name != cluster_name or group.master_address is None:
             self._masters.forget(cluster_name, broker_name)
-            self._told.discard((cluster_name, broker_name))
+            self._reported.discard((cluster_name, broker_name))
         else:
-            self._told.add((cluster_name, broker_name))
+            self._reported.add((cluster_name, broker_name))
             self._masters.elect(cluster_name, broker_name, group.master_address, group.master_epoch)
 
 

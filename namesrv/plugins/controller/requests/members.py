@@ -140,14 +140,16 @@ class MemberHandlers:
         )
         if not isinstance(outcome, Ok):
             invalid(f"{new} does not answer at {where} ({outcome.remark}): {HOW_TO_START}")
-        told, group = outcome.header, self._metadata().group
-        if told.self_id is None or told.raft_address is None:
+        metadata, group = outcome.header, self._metadata().group
+        if metadata.self_id is None or metadata.raft_address is None:
             invalid(f"the server at {where} is no KeelMQ controller of this version")
-        if told.group != group:
-            invalid(f"the controller at {where} is of group {told.group}, not {group}")
-        if told.self_id != new:
-            invalid(f"the controller at {where} is {told.self_id}, not {new}: see its controllerDLegerSelfId")
-        return _address("raft address", new, told.raft_address)
+        if metadata.group != group:
+            invalid(f"the controller at {where} is of group {metadata.group}, not {group}")
+        if metadata.self_id != new:
+            invalid(
+                f"the controller at {where} is {metadata.self_id}, not {new}: see its controllerDLegerSelfId"
+            )
+        return _address("raft address", new, metadata.raft_address)
 
     def _check_leads(self) -> None:
         if not self._replicator.is_active:

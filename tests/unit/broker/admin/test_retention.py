@@ -29,11 +29,11 @@ FILES = [OldFile((index + 1) * 100, NOW_MS - age * HOUR_MS) for index, age in en
 
 
 def verdict(
-    used: float, *, hour: int = NOON, was_full: bool = False, force: bool = True, asked: bool = False
+    used: float, *, hour: int = NOON, was_full: bool = False, force: bool = True, requested: bool = False
 ) -> RetentionDecision:
     rules = RetentionRules(force=force)
     return decide_retention(
-        rules, FILES, used_ratio=used, hour=hour, now_ms=NOW_MS, was_full=was_full, asked=asked
+        rules, FILES, used_ratio=used, hour=hour, now_ms=NOW_MS, was_full=was_full, requested=requested
     )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_without_force_young_files_stay_and_the_disk_is_full_all_the_same() -> N
 
 
 def test_asked_for_by_an_operator() -> None:
-    assert verdict(0.10, asked=True) == RetentionDecision(2, False, False)
+    assert verdict(0.10, requested=True) == RetentionDecision(2, False, False)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ async def test_the_background_task(tmp_path: Path) -> None:
     assert store.index is not None
     store.index.reset_to(0)
     retention = retention_of(store, send_gate(), lambda _: 0.1)
-    retention.asked = True
+    retention.requested = True
     task = asyncio.create_task(retention.run())
     async with asyncio.timeout(10):
         while store.commit_log.min_offset == 0:  # noqa: ASYNC110

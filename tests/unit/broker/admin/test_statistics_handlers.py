@@ -203,7 +203,7 @@ async def test_housekeeping_on_demand(
 
     monkeypatch.setattr(desk.broker.retention, "clean", nothing)  # it forgets that it was asked
     await desk.ask(operation)
-    assert desk.broker.retention.asked
+    assert desk.broker.retention.requested
 
 
 async def test_lists_of_topics_and_groups_all_or_none(desk: Desk) -> None:

@@ -114,7 +114,7 @@ async def test_threads_of_a_broker_log_for_it(
         for _ in range(40):
             assert isinstance(await send(client, broker, b"x" * 40_000), Ok)
         broker.config.become(broker.config.model_copy(update={"file_reserved_time": 0, "delete_when": "00"}))
-        broker.retention.asked = True
+        broker.retention.requested = True
     whats = ("sync", "prepare", "delete", "committed")
     try:
         async with asyncio.timeout(10):

@@ -338,12 +338,12 @@ async def test_retention_waits_for_a_backup(tmp_path: Path) -> None:
         log = broker.store.commit_log
         await until(lambda: log.flushed_offset > log.file_bytes, "the first file on the disk")
         await admin.store_copies.start_store_backup(broker.address, "slow", bytes_per_second=1)
-        broker.retention.asked = True
+        broker.retention.requested = True
         await broker.retention.clean()
         assert log.min_offset == 0
         broker.backups.cancel()
         await broker.backups.stopped()
-        broker.retention.asked = True
+        broker.retention.requested = True
         await broker.retention.clean()
         assert log.min_offset > 0, "nothing else kept the file"
     await client.close()
