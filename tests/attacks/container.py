@@ -9,7 +9,7 @@ from typing import Any, Final
 from tests.attacks.attacker import Attacker, request_of
 from tests.attacks.container_program import CONTAINER_CLUSTER
 from tests.attacks.escalate import OPERATOR, acl, user
-from tests.attacks.frames import Identity
+from tests.attacks.frames import Identity, Request
 from tests.attacks.http_ports import WEB_PAGE, basic
 from tests.attacks.judging import answered_by_http, carried_out
 from tests.attacks.model import Outcome, attack
@@ -173,6 +173,16 @@ async def operator_become_super(attacker: Attacker) -> Outcome:
 # -- captured requests -----------------------------------------------------------------------------------
 
 
+async def replayed(attacker: Attacker, captured: Request) -> Outcome:
+    """Sends the request, has it undone, and sends it again."""
+    first = await attacker.send("container", captured, timeout_s=CHANGE_S)
+    assert first.code == 0, str(first)
+    await tidy(attacker)
+    answer = await attacker.send("container", captured, timeout_s=CHANGE_S)
+    await tidy(attacker)
+    return carried_out(answer)
+
+
 @attack(
     "container/replayed-add",
     "sends a captured 902 again, after its broker was removed",
@@ -184,12 +194,7 @@ async def replayed_add(attacker: Attacker) -> Outcome:
     container = await attacker.stage.open_container()
     path = container.broker_file(container.new_name())
     captured = request_of(ADD, {"configPath": path}).signed(ADMIN, proof=True)
-    first = await attacker.send("container", captured, timeout_s=CHANGE_S)
-    assert first.code == 0, str(first)
-    await tidy(attacker)
-    answer = await attacker.send("container", captured, timeout_s=CHANGE_S)
-    await tidy(attacker)
-    return carried_out(answer)
+    return await replayed(attacker, captured)
 
 
 @attack(
@@ -202,12 +207,7 @@ async def replayed_add(attacker: Attacker) -> Outcome:
 async def replayed_remove(attacker: Attacker) -> Outcome:
     await attacker.stage.open_container()
     captured = request_of(REMOVE, FIRST).signed(ADMIN, proof=True)
-    first = await attacker.send("container", captured, timeout_s=CHANGE_S)
-    assert first.code == 0, str(first)
-    await tidy(attacker)
-    answer = await attacker.send("container", captured, timeout_s=CHANGE_S)
-    await tidy(attacker)
-    return carried_out(answer)
+    return await replayed(attacker, captured)
 
 
 @attack(

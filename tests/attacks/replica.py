@@ -4,8 +4,8 @@ import asyncio
 import json
 import struct
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
 
 from tests.attacks.attacker import Attacker
 from tests.attacks.frames import ONEWAY, Answer, Request
@@ -243,22 +243,24 @@ async def hand_over(attacker: Attacker) -> Outcome:
         row["brokerId"] for row in before["inSyncReplicas"] if row["brokerId"] != before["masterBrokerId"]
     ]
     fields = {"brokerName": BROKER_NAME, "masterEpoch": before["masterEpoch"], "brokerId": [*others, 2][0]}
-    return await _oneway(attacker, "broker", _request(29005, fields, flag=ONEWAY), before["masterEpoch"])
-
-
-async def _oneway(attacker: Attacker, server: str, request: Request, epoch: int) -> Outcome:
-    """Nothing answers a oneway request: what counts is whether the group has another epoch then."""
 
     async def changed() -> bool:
-        return bool((await attacker.stage.sync_state())["masterEpoch"] != epoch)
+        return bool((await attacker.stage.sync_state())["masterEpoch"] != before["masterEpoch"])
 
+    return await _oneway(attacker, _request(29005, fields, flag=ONEWAY), changed, "another master")
+
+
+async def _oneway(
+    attacker: Attacker, request: Request, changed: Callable[[], Coroutine[Any, Any, bool]], effect: str
+) -> Outcome:
+    """Sends the broker a oneway request. Nothing answers it: what counts is its effect."""
     try:
-        async with attacker.dial(server) as line:
+        async with attacker.dial("broker") as line:
             await line.send(request.frame())
             succeeded = await happens(changed, HA_S)
     except (*GONE, TimeoutError):
         return Outcome(False, "connection closed")
-    return Outcome(succeeded, "another master" if succeeded else "no effect")
+    return Outcome(succeeded, effect if succeeded else "no effect")
 
 
 @attack(
@@ -283,13 +285,7 @@ async def role_changed(attacker: Attacker) -> Outcome:
         status = await attacker.stage.ask("broker", 907)
         return status.code != 0 or not json.loads(status.body)["master"]
 
-    try:
-        async with attacker.dial("broker") as line:
-            await line.send(request.frame())
-            succeeded = await happens(demoted, HA_S)
-    except (*GONE, TimeoutError):
-        return Outcome(False, "connection closed")
-    return Outcome(succeeded, "it is a slave now" if succeeded else "no effect")
+    return await _oneway(attacker, request, demoted, "it is a slave now")
 
 
 @attack(

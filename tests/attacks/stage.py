@@ -21,7 +21,7 @@ from tests.attacks.frames import CLOSED as NO_CONNECTION
 from tests.attacks.frames import Answer, Identity, Request
 from tests.attacks.line import GONE, dialled, until
 from tests.support.ports import free_port
-from tests.support.raft_certificates import Authority
+from tests.support.raft_certificates import Authority, mutual_tls
 
 Mode = Literal["open", "closed"]
 HOST: Final = "127.0.0.1"
@@ -319,20 +319,10 @@ class Stage:
 
     def _settings(self) -> dict[str, str]:
         """What closes a program. Every key is written out, so that a changed default cannot open it."""
-        files = self.authority.issue("localhost", MEMBER_NAME)
-        files.key.chmod(0o600)
         member = json.dumps({"accessKey": MEMBER.name, "secretKey": MEMBER.secret})
         first = json.dumps({"username": ADMIN.name, "password": ADMIN.secret})
         return {
-            "tls.server.mode": "enforcing",
-            "tls.server.certPath": str(files.certificate),
-            "tls.server.keyPath": str(files.key),
-            "tls.server.need.client.auth": "optional",
-            "tls.server.trustCertPath": str(files.trust),
-            "tls.enable": "true",
-            "tls.client.trustCertPath": str(files.trust),
-            "tls.client.certPath": str(files.certificate),
-            "tls.client.keyPath": str(files.key),
+            **mutual_tls(self.authority, MEMBER_NAME),
             "authenticationEnabled": "true",
             "authorizationEnabled": "true",
             "initAuthenticationUser": first,

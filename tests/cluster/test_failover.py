@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.runtime.clock import now_ms
 from tests.support.harness import LONG_GRACE, SAFE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -19,11 +18,7 @@ async def test_killed_masters_lose_no_acknowledged_message(tmp_path: Path) -> No
         running.produce()
         await running.acked(200)
         for _ in range(2):
-            master = await running.master()
-            running.cluster.kill(master)
-            running.ack_log.killed(now_ms())
-            await running.new_master(master)
-            await running.acked(200)
+            master = await running.fail_over()
             running.cluster.start_program(master)  # it comes back as a slave, its tail truncated
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report
@@ -57,11 +52,7 @@ async def test_the_active_controller_dies_under_a_working_master(tmp_path: Path)
         leader = await running.controller_leader()
         running.cluster.kill(leader)
         await running.acked(200)
-        master = await running.master()
-        running.cluster.kill(master)
-        running.ack_log.killed(now_ms())
-        await running.new_master(master)
-        await running.acked(100)
+        master = await running.fail_over(100)
         running.cluster.start_program(leader)
         running.cluster.start_program(master)
         report = await running.compare()
@@ -81,11 +72,7 @@ async def test_messages_flow_while_all_controllers_and_name_servers_are_down(tmp
             running.cluster.start_program(server)
         after = await running.all_in_sync()
         assert (after.master, after.master_epoch) == (before.master, before.master_epoch)
-        master = await running.master()
-        running.cluster.kill(master)
-        running.ack_log.killed(now_ms())
-        await running.new_master(master)
-        await running.acked(100)
+        master = await running.fail_over(100)
         running.cluster.start_program(master)
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0 and report.unacknowledged == 0, report

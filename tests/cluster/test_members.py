@@ -11,7 +11,6 @@ import pytest
 from cli.lab.cluster import Cluster, Program
 from cli.lab.ports import HOST
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.runtime.clock import now_ms
 from tests.support.harness import Harness
 from tests.support.raft_group import free_ports
 
@@ -84,11 +83,7 @@ async def test_every_old_leader_can_be_replaced_while_masters_stay(tmp_path: Pat
         assert (after.master, after.master_epoch) == (before.master, before.master_epoch)
         assert after.controller_leader == new.name
 
-        master = await running.master()
-        cluster.kill(master)
-        running.ack_log.killed(now_ms())
-        await running.new_master(master)
-        await running.acked(200)
+        master = await running.fail_over()
         cluster.start_program(master)
         await running.all_in_sync()
 

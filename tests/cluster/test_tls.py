@@ -14,10 +14,9 @@ import pytest
 from keelmq import Message, Producer, PullConsumer, SendError, TlsSettings, TraceHook
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import connect_with
-from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tls.contexts import ClientTls
 from tests.support.harness import LONG_GRACE, SAFE, Harness
-from tests.support.raft_certificates import Authority
+from tests.support.raft_certificates import Authority, mutual_tls
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -27,27 +26,10 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ca")
 
 
-def settings(authority: Authority) -> dict[str, str]:
-    """Of every program: TLS in both directions, and servers are verified."""
-    files = authority.issue("localhost", "cluster-member")
-    files.key.chmod(0o600)
-    return {
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": str(files.certificate),
-        "tls.server.keyPath": str(files.key),
-        "tls.server.need.client.auth": "optional",
-        "tls.server.trustCertPath": str(files.trust),
-        "tls.enable": "true",
-        "tls.client.trustCertPath": str(files.trust),
-        "tls.client.certPath": str(files.certificate),
-        "tls.client.keyPath": str(files.key),
-    }
-
-
 @contextlib.asynccontextmanager
 async def enforcing(directory: Path, authority: Authority, **options: bool) -> AsyncIterator[Harness]:
     """The harness's own clients use TLS, too."""
-    keys = settings(authority)
+    keys = mutual_tls(authority, "cluster-member")
     connect_with(ClientTls.of(TlsSettings(ca=authority.path)))
     try:
         async with Harness(
@@ -62,11 +44,7 @@ async def test_a_fail_over_loses_nothing(tmp_path: Path, authority: Authority) -
     async with enforcing(tmp_path, authority) as running:
         running.produce()
         await running.acked(200)
-        master = await running.master()
-        running.cluster.kill(master)
-        running.ack_log.killed(now_ms())
-        await running.new_master(master)
-        await running.acked(200)
+        master = await running.fail_over()
         running.cluster.start_program(master)
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report

@@ -44,13 +44,13 @@ def name_server(
     return NameServer(info, {}, frozenset({"T"}), permissions or dict.fromkeys(routes, 6))
 
 
-def controller(index: int, *, leader: int | None = 0) -> ControllerMetadata:
+def controller(index: int, *, leader: int | None = 0, peers: str = PEERS) -> ControllerMetadata:
     return ControllerMetadata(
         group="g",
         controller_leader_id=None if leader is None else f"n{leader}",
         controller_leader_address=None if leader is None else CONTROLLERS[leader],
         is_leader=index == leader,
-        peers=PEERS,
+        peers=peers,
     )
 
 

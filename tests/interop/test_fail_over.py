@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.runtime.clock import now_ms
 from tests.interop.drivers import CPP, NODE_JS, Client, need
 from tests.interop.stage import Stage, staged
+from tests.interop.traffic import Traffic
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -24,7 +24,6 @@ FORWARD_S = 40.0
 GAP_MS_MAX = 3_000
 """While the mastership moves: the slowest send, and the longest time without a message for a consumer. 0.3 s
 on an idle machine; without forwarding 15 s and more."""
-PAUSE_S = 0.01
 EARLY_POLL = 500
 """Messages, 5 s at least: the C++ client polls the route 3 s after its start for the first time."""
 
@@ -35,38 +34,6 @@ async def stage(tmp_path: Path, kind: str) -> AsyncIterator[Stage]:
     settings = {"shutdownForwardTimeout": str(int(FORWARD_S * 1_000))}
     async with staged(tmp_path, brokers=3, name_servers=3, more=settings) as stage:
         yield stage
-
-
-class Traffic:
-    """Numbered messages, one after the other, until stop()."""
-
-    def __init__(self, producer: Client, topic: str) -> None:
-        self._producer, self._topic = producer, topic
-        self.sent: list[str] = []
-        self.failed: list[str] = []
-        self.slowest_ms = 0
-        self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        number = 0
-        while True:
-            began_ms = now_ms()
-            event = await self._producer.send(self._topic, f"m{number}")
-            self.slowest_ms = max(self.slowest_ms, now_ms() - began_ms)
-            (self.sent if "sent" in event else self.failed).append(f"m{number}")
-            number += 1
-            await asyncio.sleep(PAUSE_S)
-
-    async def more(self, count: int, timeout_s: float = 20.0) -> None:
-        """So many more acknowledgements have come."""
-        target = len(self.sent) + count
-        await self._producer.until(lambda: len(self.sent) >= target or self._task.done(), timeout_s)
-        if self._task.done():
-            self._task.result()
-
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def all_arrive(consumer: Client, traffic: Traffic, timeout_s: float = 60.0) -> None:

@@ -15,6 +15,7 @@ from cli.lab.container_cluster import ContainerCluster
 from cli.lab.observer import Picture, Watcher
 from cli.lab.traffic import Traffic, read_back
 from keelmq.client import PullError
+from keelmq.runtime.clock import now_ms
 from keelmq.security.signer import Credentials
 
 TOPIC = "harness"
@@ -118,6 +119,15 @@ class Harness:
             return names[picture.master] if picture.master not in ("", old.name) else None
 
         return await self.cluster.until("another master", look, timeout_s=timeout_s)
+
+    async def fail_over(self, acked: int = 200) -> Program:
+        """Kills the master, and waits until so many messages are acknowledged. Returns the old master."""
+        master = await self.master()
+        self.cluster.kill(master)
+        self.ack_log.killed(now_ms())
+        await self.new_master(master)
+        await self.acked(acked)
+        return master
 
     async def master(self) -> Program:
         picture = await self.all_in_sync()

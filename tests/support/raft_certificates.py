@@ -87,3 +87,20 @@ class Authority:
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
             )
         )
+
+
+def mutual_tls(authority: Authority, member: str) -> dict[str, str]:
+    """Returns the settings of a program with TLS in both directions; `member`: in its certificate."""
+    files = authority.issue("localhost", member)
+    files.key.chmod(0o600)
+    return {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": str(files.certificate),
+        "tls.server.keyPath": str(files.key),
+        "tls.server.need.client.auth": "optional",
+        "tls.server.trustCertPath": str(files.trust),
+        "tls.enable": "true",
+        "tls.client.trustCertPath": str(files.trust),
+        "tls.client.certPath": str(files.certificate),
+        "tls.client.keyPath": str(files.key),
+    }

@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -234,6 +236,17 @@ def test_a_path_that_leads_out_of_the_backup_is_refused(tmp_path: Path, name: st
 # -- of a broker that serves -------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def serving(tmp_path: Path) -> AsyncIterator[tuple[RemotingClient, AdminClient, Broker]]:
+    client = RemotingClient()
+    async with (
+        AdminClient(client) as admin,
+        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
+    ):
+        yield client, admin, broker
+    await client.close()
+
+
 async def finished(admin: AdminClient, broker: Broker) -> StoreBackup:
     await until(lambda: broker.backups.progress.state != "copying", "the end of the backup")
     return await admin.store_copies.store_backup(broker.address)
@@ -269,7 +282,7 @@ async def test_a_serving_broker_makes_a_consistent_backup(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["", ".", "../x", "a/b", "x.partial", "-x", "a" * 200])
 async def test_names_that_are_none(tmp_path: Path, name: str) -> None:
-    async with AdminClient() as admin, Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker:
+    async with serving(tmp_path) as (_, admin, broker):
         with pytest.raises(AdminError):
             await admin.store_copies.start_store_backup(broker.address, name)
         assert not (tmp_path / "backups").exists()
@@ -297,7 +310,7 @@ async def test_a_backup_path_that_does_not_answer(tmp_path: Path) -> None:
         assert answers.wait(10), "the event loop waited, too"
         return DiskRoom(total=1 << 30, used=1 << 30, available=0)
 
-    async with AdminClient() as admin, Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker:
+    async with serving(tmp_path) as (_, admin, broker):
         broker.backups.room = room
         begins = asyncio.create_task(admin.store_copies.start_store_backup(broker.address, "one"))
         await until(lambda: (tmp_path / "backups").exists(), "the look at backupPath")
@@ -311,11 +324,7 @@ async def test_a_backup_path_that_does_not_answer(tmp_path: Path) -> None:
 
 
 async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
-    client = RemotingClient()
-    async with (
-        AdminClient(client) as admin,
-        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
-    ):
+    async with serving(tmp_path) as (client, admin, broker):
         for _ in range(10):
             assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         await admin.store_copies.start_store_backup(broker.address, "slow", bytes_per_second=1)
@@ -326,7 +335,6 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None
         await broker.backups.stopped()
         assert broker.backups.progress.state == "cancelled"
         assert list((tmp_path / "backups").iterdir()) == []
-    await client.close()
 
 
 async def test_retention_waits_for_a_backup(tmp_path: Path) -> None:
@@ -352,15 +360,10 @@ async def test_retention_waits_for_a_backup(tmp_path: Path) -> None:
 async def test_a_full_disk_fails_a_backup_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = RemotingClient()
-
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    async with (
-        AdminClient(client) as admin,
-        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
-    ):
+    async with serving(tmp_path) as (client, admin, broker):
         assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         monkeypatch.setattr("broker.backup.writer.write_all", full)
         await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
@@ -372,18 +375,13 @@ async def test_a_full_disk_fails_a_backup_and_nothing_else(
         monkeypatch.undo()
         await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         assert (await finished(admin, broker)).state == "done"
-    await client.close()
 
 
 async def test_an_error_that_nobody_expected_fails_a_backup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Begun again, it would be a whole backup without metadata: their files are closed by then."""
-    client = RemotingClient()
-    async with (
-        AdminClient(client) as admin,
-        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
-    ):
+    async with serving(tmp_path) as (client, admin, broker):
         assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         open_file, failures = broker.store.commit_log.open_file, [RuntimeError("can't start new thread")]
 
@@ -400,15 +398,10 @@ async def test_an_error_that_nobody_expected_fails_a_backup(
         assert list((tmp_path / "backups").iterdir()) == []
         await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         assert (await finished(admin, broker)).state == "done"
-    await client.close()
 
 
 async def test_a_truncation_voids_a_backup(tmp_path: Path) -> None:
-    client = RemotingClient()
-    async with (
-        AdminClient(client) as admin,
-        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
-    ):
+    async with serving(tmp_path) as (client, admin, broker):
         for _ in range(10):
             assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
@@ -417,18 +410,12 @@ async def test_a_truncation_voids_a_backup(tmp_path: Path) -> None:
         assert failed.state == "failed" and "was truncated meanwhile" in failed.error
         await broker.backups.stopped()
         assert list((tmp_path / "backups").iterdir()) == []
-    await client.close()
 
 
 async def test_a_disk_that_is_too_small_is_refused_at_once(tmp_path: Path) -> None:
-    client = RemotingClient()
-    async with (
-        AdminClient(client) as admin,
-        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
-    ):
+    async with serving(tmp_path) as (client, admin, broker):
         assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         broker.backups.room = lambda directory: DiskRoom(total=300_000, used=80_000, available=20_000)
         with pytest.raises(AdminError, match=r"keeps 15 % free for the broker: 5000 are left"):
             await admin.store_copies.start_store_backup(broker.address, "one")
         assert broker.backups.progress.state == "none"
-    await client.close()

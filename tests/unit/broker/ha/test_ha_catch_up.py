@@ -5,7 +5,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -24,32 +23,12 @@ from broker.ha.producer_load import demand_us
 from tests.support.ha_parts import ha_settings, link_settings
 from tests.unit.broker.ha.test_ha_service import FILE_BYTES, HOST, Broker, TopicT, group, same, until
 
+pytestmark = pytest.mark.usefixtures("small_runs")
+
 SETTINGS = ha_settings(
     batch_bytes=8192, send_heartbeat_interval_ms=200, max_time_slave_not_catchup_ms=600, all_ack=True
 )
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in production, with all sizes divided by 64."""
-    for name in ("FAR_BYTES", "NEAR_BYTES", "SENDFILE_BYTES", "SENDFILE_BYTES_MIN"):
-        monkeypatch.setattr(master_link, name, getattr(master_link, name) // 64)
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SendfileBatch]]:
-    """The runs that threads were given; each leaves no descriptor behind."""
-    runs: list[SendfileBatch] = []
-    original = SendfileBatch.send
-
-    def send(run: SendfileBatch) -> None:
-        runs.append(run)
-        original(run)
-
-    monkeypatch.setattr(SendfileBatch, "send", send)
-    yield runs
-    assert all(run.is_closed for run in runs)
 
 
 # -- the core ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,7 +14,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.replication_settings import ha_security
 from broker.ha import master_server
 from broker.ha.catch_up import SendfileBatch
-from broker.ha.core import hello, master_link
+from broker.ha.core import hello
 from broker.ha.security import HaSecurity
 from broker.ha.slave_protocol import SlaveProtocol
 from keelmq.runtime.config import ConfigError
@@ -72,22 +72,6 @@ async def test_members_replicate_and_fail_over(tmp_path: Path, authority: Author
 
 def test_members_replicate_on_the_loop_of_production(tmp_path: Path, authority: Authority) -> None:
     uvloop.run(replicate(tmp_path, authority))
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SendfileBatch]]:
-    """What threads were given to send. All sizes are divided by 64."""
-    for name in ("FAR_BYTES", "NEAR_BYTES", "SENDFILE_BYTES", "SENDFILE_BYTES_MIN"):
-        monkeypatch.setattr(master_link, name, getattr(master_link, name) // 64)
-    found: list[SendfileBatch] = []
-    original = SendfileBatch.send
-
-    def send(batch: SendfileBatch) -> None:
-        found.append(batch)
-        original(batch)
-
-    monkeypatch.setattr(SendfileBatch, "send", send)
-    yield found
 
 
 async def test_a_far_replica_catches_up_without_sendfile(

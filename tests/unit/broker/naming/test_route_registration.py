@@ -95,26 +95,40 @@ async def master() -> Registrations:
     return announced(0)
 
 
+@asynccontextmanager
+async def registering(
+    registration: Callable[[], Awaitable[Registrations | None]],
+    *servers: FakeNameServer,
+    timeout_ms: int = 1_000,
+    on_answer: Callable[[RegisterBrokerResponse], None] = lambda answer: None,
+) -> AsyncIterator[RouteRegistration]:
+    client, tasks = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost)), TaskSet()
+    routes = RouteRegistration(
+        client,
+        [await server.start() for server in servers],
+        period_ms=60_000,
+        timeout_ms=timeout_ms,
+        registration=registration,
+        on_answer=on_answer,
+    )
+    routes.start(tasks)
+    async with asyncio.timeout(10):
+        yield routes
+    await tasks.stop()
+    await client.close()
+    for server in servers:
+        await server.listener.close()
+
+
 async def test_every_name_server_hears_every_change_and_the_end() -> None:
     servers = [FakeNameServer(), FakeNameServer()]
-    addresses = [await server.start() for server in servers]
     now: Registrations | None = None
 
     async def present() -> Registrations | None:
         return now
 
     answers: list[RegisterBrokerResponse] = []
-    client, tasks = RemotingClient(), TaskSet()
-    routes = RouteRegistration(
-        client,
-        addresses,
-        period_ms=60_000,
-        timeout_ms=1_000,
-        registration=present,
-        on_answer=answers.append,
-    )
-    routes.start(tasks)
-    async with asyncio.timeout(5):
+    async with registering(present, *servers, on_answer=answers.append) as routes:
         await routes.unregister(GONE)  # nobody knows us yet: nothing is said
         for broker_id in (2, 0):
             now = announced(broker_id)
@@ -125,37 +139,19 @@ async def test_every_name_server_hears_every_change_and_the_end() -> None:
         for server in servers:
             assert (await server.seen.get())[0] == -1
     assert answers[0].ha_server_addr == "m:2"
-    await tasks.stop()
-    await client.close()
-    for server in servers:
-        assert server.seen.empty()
-        await server.listener.close()
+    assert all(server.seen.empty() for server in servers)
 
 
 async def test_a_restarted_name_server_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.naming.route_registration.UNREGISTERED_PERIOD_MS", 20)
     server = FakeNameServer()
-    address = await server.start()
-    tasks = TaskSet()
-    routes: RouteRegistration
-    client = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost))
-    routes = RouteRegistration(
-        client,
-        [address],
-        period_ms=60_000,
-        timeout_ms=1_000,
-        registration=master,
-        on_answer=lambda answer: None,
-    )
-    routes.start(tasks)
-    async with asyncio.timeout(5):
+    async with registering(master, server):
         await server.seen.get()
+        port = server.listener.address[1]
         await server.listener.close()
-        again = FakeNameServer(int(address.rpartition(":")[2]))
+        again = FakeNameServer(port)
         await again.start()
         await again.seen.get()
-    await tasks.stop()
-    await client.close()
     await again.listener.close()
 
 
@@ -165,7 +161,6 @@ async def test_a_refusal_is_logged_once_and_tried_again(
     monkeypatch.setattr("broker.naming.route_registration.UNREGISTERED_PERIOD_MS", 10)
     server = FakeNameServer()
     server.refuse = True
-    address = await server.start()
     tries, enough = 0, asyncio.Event()
 
     async def registration() -> Registrations:
@@ -176,23 +171,11 @@ async def test_a_refusal_is_logged_once_and_tried_again(
             enough.set()
         return announced(0)
 
-    client, tasks = RemotingClient(), TaskSet()
-    RouteRegistration(
-        client,
-        [address],
-        period_ms=60_000,
-        timeout_ms=1_000,
-        registration=registration,
-        on_answer=lambda answer: None,
-    ).start(tasks)
-    async with asyncio.timeout(5):
+    async with registering(registration, server):
         await enough.wait()
         await server.seen.get()
     assert caplog.text.count("does not have this broker") == 1
     assert "stateVersion is older" in caplog.text
-    await tasks.stop()
-    await client.close()
-    await server.listener.close()
 
 
 async def test_a_broker_that_does_not_renew_its_registration_says_so(
@@ -200,7 +183,6 @@ async def test_a_broker_that_does_not_renew_its_registration_says_so(
 ) -> None:
     """The name server has dropped it by then, and the broker said that it was registered."""
     server = FakeNameServer()
-    address = await server.start()
     now_ms = 1_000_000
     monkeypatch.setattr("broker.naming.route_registration.now_ms", lambda: now_ms)
     present: Registrations | None = announced(0)
@@ -210,16 +192,6 @@ async def test_a_broker_that_does_not_renew_its_registration_says_so(
         asked.set()
         return present
 
-    client, tasks = RemotingClient(), TaskSet()
-    routes = RouteRegistration(
-        client,
-        [address],
-        period_ms=60_000,
-        timeout_ms=1_000,
-        registration=registration,
-        on_answer=lambda answer: None,
-    )
-
     async def another_round() -> None:
         await asyncio.sleep(0)
         asked.clear()
@@ -227,14 +199,13 @@ async def test_a_broker_that_does_not_renew_its_registration_says_so(
         await asked.wait()
         await asyncio.sleep(0)
 
-    async with asyncio.timeout(5):
-        routes.start(tasks)
+    async with registering(registration, server) as routes:
         await server.seen.get()
         await until(lambda: bool(routes.registered))
         present = None
         now_ms += UNRENEWED_MS - 1
         await another_round()
-        assert routes.registered == (address,)
+        (address,) = routes.registered
         now_ms += 1
         for _ in range(3):
             await another_round()
@@ -243,9 +214,6 @@ async def test_a_broker_that_does_not_renew_its_registration_says_so(
         present = announced(0)
         await another_round()
         await until(lambda: bool(routes.registered))
-    await tasks.stop()
-    await client.close()
-    await server.listener.close()
 
 
 async def test_who_closes_instead_of_answering_is_not_asked_again_at_once() -> None:
@@ -286,30 +254,6 @@ async def test_who_closes_instead_of_answering_is_not_asked_again_at_once() -> N
 def split(*bodies: bytes, broker_id: int = 0, is_current: Callable[[], bool] = lambda: True) -> Registrations:
     header = announced(broker_id).requests[0][0]
     return Registrations([(header, body) for body in bodies], is_current=is_current)
-
-
-@asynccontextmanager
-async def registering(
-    registration: Callable[[], Awaitable[Registrations | None]],
-    *servers: FakeNameServer,
-    timeout_ms: int = 1_000,
-) -> AsyncIterator[RouteRegistration]:
-    client, tasks = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost)), TaskSet()
-    routes = RouteRegistration(
-        client,
-        [await server.start() for server in servers],
-        period_ms=60_000,
-        timeout_ms=timeout_ms,
-        registration=registration,
-        on_answer=lambda answer: None,
-    )
-    routes.start(tasks)
-    async with asyncio.timeout(10):
-        yield routes
-    await tasks.stop()
-    await client.close()
-    for server in servers:
-        await server.listener.close()
 
 
 async def test_parts_are_sent_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,11 @@ from keelmq.health.groups import groups
 from keelmq.health.reach import HttpAnswer, Silent
 from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, clock_of, peers_of
 from keelmq.health.verdict import verdict
-from keelmq.remoting.operations.controller import ControllerMetadata, ReplicaIdentity, ReplicasInfo
+from keelmq.remoting.operations.controller import ControllerMetadata
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo
+from tests.gallery.cluster import BROKERS, CONTROLLERS, PEERS, controller, replicas
 
 NS = ("10.0.0.1:9876", "10.0.0.2:9876")
-CONTROLLERS = ("10.0.0.1:9878", "10.0.0.2:9878", "10.0.0.3:9878")
-BROKERS = ("10.0.1.1:10911", "10.0.1.2:10911", "10.0.1.3:10911")
-PEERS = ";".join(f"n{index}:{address}" for index, address in enumerate(CONTROLLERS)) + ";"
 
 
 def name_server(
@@ -34,16 +32,6 @@ def name_server(
     return NameServer(info, settings, topics)
 
 
-def controller(index: int, *, leader: int | None = 0, peers: str = PEERS) -> ControllerMetadata:
-    return ControllerMetadata(
-        group="g",
-        controller_leader_id=None if leader is None else f"n{leader}",
-        controller_leader_address=None if leader is None else CONTROLLERS[leader],
-        is_leader=index == leader,
-        peers=peers,
-    )
-
-
 def running(*, active: bool, disk: str = "0.30", clock_ms: int = 0, **settings: str) -> RunningBroker:
     info = {"brokerActive": str(active).lower(), "commitLogDiskRatio": disk, "brokerVersionDesc": "V5_3_3"}
     common = {
@@ -53,23 +41,6 @@ def running(*, active: bool, disk: str = "0.30", clock_ms: int = 0, **settings: 
         "minInSyncReplicas": "2",
     }
     return RunningBroker(info, {**common, **settings}, clock_ms)
-
-
-def replicas(
-    *, dead: tuple[int, ...] = (), out: tuple[int, ...] = (), master: int | None = 1
-) -> ReplicasInfo:
-    each = [
-        ReplicaIdentity(broker_name="broker-a", broker_id=id_, broker_address=at, alive=id_ not in dead)
-        for id_, at in enumerate(BROKERS, start=1)
-    ]
-    return ReplicasInfo(
-        master_broker_id=master,
-        master_address=None if master is None else BROKERS[master - 1],
-        master_epoch=3,
-        sync_state_set_epoch=4,
-        in_sync_replicas=[one for one in each if one.broker_id not in out],
-        not_in_sync_replicas=[one for one in each if one.broker_id in out],
-    )
 
 
 def ready(index: int, *, status: int = 200, **plugin: object) -> HttpAnswer:

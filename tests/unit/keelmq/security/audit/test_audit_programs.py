@@ -29,13 +29,9 @@ from tests.unit.keelmq.security.parts import control, tables
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
     GROUP,
     address_of,
-    brokers,
-    in_sync,
+    group_in_sync,
     members,
-    plugin_of,
 )
-from tests.unit.namesrv.plugins.controller.test_controller_plugin import server as controller_server
-from tests.unit.namesrv.plugins.controller.test_controller_plugin import until as group_until
 from tests.unit.namesrv.test_namesrv_app import config as namesrv_config
 from tests.unit.namesrv.test_namesrv_app import connect
 from tests.unit.namesrv.test_namesrv_requests import announce, body_of
@@ -173,29 +169,22 @@ async def test_a_standalone_controller_records_elections_and_settings(tmp_path: 
     """Its audit log is with its other files. What brokers send all the time is not in it."""
     (controller,) = members(tmp_path, ["n0"]).values()
     address = address_of(controller)
-    async with controller_server(controller) as namesrv:
-        await group_until(lambda: plugin_of(namesrv).replicator.is_active, "active")
-        async with brokers([address]) as (one, two):
-            await one.join(address)
-            await two.join(address)
-            await in_sync(one, address)
-            for _ in range(3):
-                plain = wire.ElectMasterRequest(cluster_name="C1", broker_name=GROUP, broker_id=2)
-                await two.client.call(address, wire.ELECT_MASTER, plain)
-            designated = plain.model_copy(update={"designate_elect": True})
-            await two.client.call(address, wire.ELECT_MASTER, designated)
-            for body in (b"enableElectUncleanMaster=true", b"enableElectUncleanMaster="):
-                await two.client.call(
-                    address, wire.UPDATE_CONTROLLER_CONFIG, wire.UpdateConfigRequest(), body
-                )
-            await one.client.close()
-            clean = wire.CleanBrokerDataRequest(
-                cluster_name="C1",
-                broker_name=GROUP,
-                broker_controller_ids_to_clean="1",
-                is_clean_living_broker=True,
-            )
-            assert isinstance(await two.client.call(address, wire.CLEAN_BROKER_DATA, clean), Ok)
+    async with group_in_sync(controller) as (_, one, two):
+        for _ in range(3):
+            plain = wire.ElectMasterRequest(cluster_name="C1", broker_name=GROUP, broker_id=2)
+            await two.client.call(address, wire.ELECT_MASTER, plain)
+        designated = plain.model_copy(update={"designate_elect": True})
+        await two.client.call(address, wire.ELECT_MASTER, designated)
+        for body in (b"enableElectUncleanMaster=true", b"enableElectUncleanMaster="):
+            await two.client.call(address, wire.UPDATE_CONTROLLER_CONFIG, wire.UpdateConfigRequest(), body)
+        await one.client.close()
+        clean = wire.CleanBrokerDataRequest(
+            cluster_name="C1",
+            broker_name=GROUP,
+            broker_controller_ids_to_clean="1",
+            is_clean_living_broker=True,
+        )
+        assert isinstance(await two.client.call(address, wire.CLEAN_BROKER_DATA, clean), Ok)
     directory = tmp_path / "n0" / "audit"
     assert [each.name for each in directory.iterdir()] == [f"mqcontroller-{address.rpartition(':')[2]}.log"]
     first, elected, set_, reset, cleaned = lines_of(directory)

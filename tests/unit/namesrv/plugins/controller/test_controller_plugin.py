@@ -135,8 +135,9 @@ async def in_sync(broker: Broker, leader: str) -> None:
     assert isinstance(await broker.client.call(leader, wire.ALTER_SYNC_STATE_SET, request, body), Ok)
 
 
-async def test_one_controller_over_tcp_and_a_restart(tmp_path: Path) -> None:
-    (config,) = members(tmp_path, ["n0"]).values()
+@asynccontextmanager
+async def group_in_sync(config: ControllerConfig) -> AsyncIterator[tuple[Namesrv, Broker, Broker]]:
+    """One controller, and two brokers that are in sync; the first is the master."""
     address = address_of(config)
     async with server(config) as namesrv:
         await until(lambda: plugin_of(namesrv).replicator.is_active, "active")
@@ -144,10 +145,16 @@ async def test_one_controller_over_tcp_and_a_restart(tmp_path: Path) -> None:
             await one.join(address)
             await two.join(address)
             await in_sync(one, address)
-            started = asyncio.get_running_loop().time()
-            await one.client.close()  # its connections break, as after kill -9
-            await until(lambda: (2, 2) in two.pushed, "broker 2 is told that it is master")
-            assert asyncio.get_running_loop().time() - started < 1.0
+            yield namesrv, one, two
+
+
+async def test_one_controller_over_tcp_and_a_restart(tmp_path: Path) -> None:
+    (config,) = members(tmp_path, ["n0"]).values()
+    async with group_in_sync(config) as (namesrv, one, two):
+        started = asyncio.get_running_loop().time()
+        await one.client.close()  # its connections break, as after kill -9
+        await until(lambda: (2, 2) in two.pushed, "broker 2 is told that it is master")
+        assert asyncio.get_running_loop().time() - started < 1.0
         state = plugin_of(namesrv).machine.state
     async with server(config) as namesrv:
         await until(lambda: plugin_of(namesrv).replicator.is_active, "active again")
@@ -158,15 +165,9 @@ async def test_one_controller_over_tcp_and_a_restart(tmp_path: Path) -> None:
 async def test_what_a_controller_writes_down_survives_its_restarts(tmp_path: Path) -> None:
     """Every event once, although the whole log is replayed at each start."""
     (config,) = members(tmp_path, ["n0"]).values()
-    address = address_of(config)
-    async with server(config) as namesrv:
-        await until(lambda: plugin_of(namesrv).replicator.is_active, "active")
-        async with brokers([address]) as (one, two):
-            await one.join(address)
-            await two.join(address)
-            await in_sync(one, address)
-            await one.client.close()
-            await until(lambda: (2, 2) in two.pushed, "broker 2 is told that it is master")
+    async with group_in_sync(config) as (namesrv, one, two):
+        await one.client.close()
+        await until(lambda: (2, 2) in two.pushed, "broker 2 is told that it is master")
         count = plugin_of(namesrv).machine.state.event_count
         await until(lambda: written_by(namesrv) > count, "written while it runs")
     async with server(config) as namesrv:
