@@ -1,7 +1,7 @@
 """Handlers of pop consumption (200050..200055, 200151). Requests are checked in RocketMQ's order.
 
 A pop or an acknowledgement is answered when its record is as safe as an acknowledged message. So every later
-master knows the handles that clients have, and the acknowledgements. Source: RocketMQ 5.3.3
+master knows the handles that clients have, and the acknowledgements. Source: RocketMQ 5.5
 PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
 """
 
@@ -143,7 +143,7 @@ class PopHandlers:
             raise CommandError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
         return topic
 
-    def _wanted(self, header: PopMessageRequest) -> MessageFilter:
+    def _wanted(self, header: PopMessageRequest | NotificationRequest) -> MessageFilter:
         if not header.exp:
             return MATCH_ALL
         kind = header.exp_type or TAG
@@ -322,10 +322,12 @@ class PopHandlers:
         """Sets when a popped message is visible again (200053). Raises CommandError as ack()."""
         handle, key = self._named(header)
         await self._must_serve()
-        invisible_ms = min(header.invisible_time, INVISIBLE_MS_MAX)
+        invisible_ms, is_suspended = min(header.invisible_time, INVISIBLE_MS_MAX), bool(header.suspend)
         if handle.is_ordered:
-            return self._change_ordered(handle, key, header.offset, invisible_ms)
-        changed = self._pop.change(key, handle.revive_queue, header.offset, invisible_ms)
+            return self._change_ordered(handle, key, header.offset, invisible_ms, is_suspended=is_suspended)
+        changed = self._pop.change(
+            key, handle.revive_queue, header.offset, invisible_ms, is_suspended=is_suspended
+        )
         if isinstance(changed, PutRefused):
             raise CommandError(*changed)
         pop_ms, end = changed
@@ -334,11 +336,14 @@ class PopHandlers:
         )
         return self._acked(end, call, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, answer)
 
-    def _change_ordered(self, handle: Handle, key: Key, offset: int, invisible_ms: int) -> Reply:
+    def _change_ordered(
+        self, handle: Handle, key: Key, offset: int, invisible_ms: int, *, is_suspended: bool
+    ) -> Reply:
         """Keeps the pop time; the invisible time in the answer is counted from it."""
         place = QueueOfGroup(key.group, key.topic, key.queue_id)
         visible_ms = wall_ms() + invisible_ms
-        if self._pop.order.change(place, offset, handle.pop_ms, visible_ms) is None:
+        changed = self._pop.order.change(place, offset, handle.pop_ms, visible_ms, is_suspended=is_suspended)
+        if changed is None:
             remark = "the receipt handle has expired: the message was acknowledged or popped again"
             raise CommandError(ResponseCode.NO_MESSAGE, remark)
         answer = ChangeInvisibleTimeResponse(
@@ -371,7 +376,8 @@ class PopHandlers:
         await self._must_serve()
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, 1, 0,
-            is_ordered=header.order,
+            self._wanted(header), is_ordered=header.order,
+            attempt_id=(header.attempt_id or "")[:ATTEMPT_CHARACTERS_MAX],
         )  # fmt: skip
         if self._reader.has_any(params, wall_ms()):
             return Reply(NotificationResponse(has_msg=True))

@@ -46,6 +46,9 @@ MESSAGES_MAX: Final = 32
 READS_MAX: Final = 16
 """Reads of a queue in one pop while the filter matches nothing. The next pop continues there; for a waiting
 pop, the next turn of the event loop does."""
+FILTERED_MAX: Final = 64
+"""Messages of a queue to which a notification applies its filter; of more, one probably matches
+(maxMessageFilterNumForNotification)."""
 RETRY_FIRST_ONE_IN: Final = 5
 """One pop in this many reads the retry topics first, so that neither they nor the topic starve."""
 MIN_MODE: Final = 0
@@ -143,16 +146,38 @@ class PopReader:
     # -- one queue ---------------------------------------------------------------------------------------
 
     def has_any(self, params: PopParameters, now_ms: int) -> bool:
-        """Returns whether any message waits, for notifications. The filter is not applied."""
-        retries = () if params.is_ordered else retry_topics(params.group, params.topic)
+        """Returns whether a pop would find a message, for notifications. Messages of the retry topics have
+        passed the filter before."""
         places = [QueueOfGroup(params.group, params.topic, queue_id) for queue_id in params.queue_ids]
-        places += [QueueOfGroup(params.group, name, 0) for name in retries]
-        return any(self._has_message(place, params.is_ordered, now_ms) for place in places)
+        retries = () if params.is_ordered else retry_topics(params.group, params.topic)
+        return any(self._has_message(params, place, now_ms) for place in places) or any(
+            self._has_message(replace(params, message_filter=MATCH_ALL), QueueOfGroup(params.group, name, 0), now_ms)
+            for name in retries
+        )
 
-    def _has_message(self, place: QueueOfGroup, ordered: bool, now_ms: int) -> bool:
-        if ordered and self._pop.order.is_blocked(place, "", now_ms=now_ms):
+    def _has_message(self, params: PopParameters, place: QueueOfGroup, now_ms: int) -> bool:
+        ordered = params.is_ordered
+        if ordered and self._pop.order.is_blocked(place, params.attempt_id, now_ms=now_ms):
             return False
-        return self.rest(place, self._start(place, MIN_MODE, ordered=ordered)) > 0
+        start = self._start(place, MIN_MODE, ordered=ordered)
+        rest = self.rest(place, start)
+        if params.message_filter == MATCH_ALL or not 0 < rest <= FILTERED_MAX:
+            return rest > 0
+        try:
+            return self._has_match(place, start, params.message_filter)
+        except DamagedQueueError:
+            return True  # the pop is answered with the error
+
+    def _has_match(self, place: QueueOfGroup, start: int, message_filter: MessageFilter) -> bool:
+        """Returns whether one of the last FILTERED_MAX messages of a queue matches, from `start` on."""
+        while self.rest(place, start):
+            result = self._select(place, start, FILTERED_MAX, BODY_BYTES_MAX, message_filter)
+            if result.views:
+                return True
+            if result.next_begin_offset <= start:
+                break
+            start = result.next_begin_offset
+        return False
 
     def rest(self, place: QueueOfGroup, start: int) -> int:
         """Returns how many messages the queue has from offset `start` on."""
@@ -232,12 +257,8 @@ class PopReader:
         that do not match; an empty queue does not move it (broker-ops pitfall 18)."""
         for _ in range(READS_MAX):
             began_s = monotonic()
-            result = self._store.get(
-                place.topic, place.queue_id, start, messages, size, message_filter.tag_codes, decodes=True
-            )
+            result = self._select(place, start, messages, size, message_filter)
             self._context.reads.record_lookup_time(monotonic() - began_s)
-            if message_filter.sql is not None and result.views:
-                result = select(result, message_filter.sql)
             if result.views or result.status not in _CONTINUES or result.next_begin_offset == start:
                 break
             start = result.next_begin_offset
@@ -246,6 +267,15 @@ class PopReader:
         else:
             popped.is_unfinished |= self.rest(place, start) > 0
         return result
+
+    def _select(
+        self, place: QueueOfGroup, start: int, messages: int, size: int, message_filter: MessageFilter
+    ) -> GetResult:
+        """Reads once from a queue; returns the messages that match."""
+        result = self._store.get(
+            place.topic, place.queue_id, start, messages, size, message_filter.tag_codes, decodes=True
+        )
+        return result if message_filter.sql is None or not result.views else select(result, message_filter.sql)
 
     def _hand_out(
         self, params: PopParameters, popped: PopResult, place: QueueOfGroup, result: GetResult

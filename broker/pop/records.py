@@ -3,7 +3,7 @@
 Tags and bodies are RocketMQ's. RocketMQ delays these records until they are due; KeelMQ writes them at once
 and keeps the due times in memory. KeelMQ adds the field `no` of a checkpoint, the group's next offset (-1: an
 earlier record has it), and the tag `reset`, which RocketMQ skips: the next offsets in the checkpoints before
-it, in the same revive queue, are void. Source: RocketMQ 5.3.3 PopCheckPoint, AckMsg, BatchAckMsg,
+it, in the same revive queue, are void. Source: RocketMQ 5.5 PopCheckPoint, AckMsg, BatchAckMsg,
 PopReviveService.
 """
 
@@ -49,7 +49,10 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class CheckpointBody(msgspec.Struct, rename={
     "start_offset": "so", "pop_ms": "pt", "invisible_ms": "it", "acked": "bm", "count": "n", "queue_id": "q",
     "topic": "t", "group": "c", "differences": "d", "broker_name": "bn", "next_offset": "no",
+    "is_suspended": "sp",
 }):  # fmt: skip
+    """is_suspended: written only if it is set, since brokers before RocketMQ 5.5 have no such field."""
+
     start_offset: Number
     pop_ms: Number
     invisible_ms: Number
@@ -61,6 +64,7 @@ class CheckpointBody(msgspec.Struct, rename={
     differences: Differences = []
     broker_name: str = ""
     next_offset: Annotated[int, msgspec.Meta(ge=NO_NEXT_OFFSET, le=1 << 62)] = 0
+    is_suspended: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class AckBody(msgspec.Struct, omit_defaults=True, rename={
@@ -97,7 +101,7 @@ def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
     body = CheckpointBody(
         key.start_offset, key.pop_ms, checkpoint.invisible_ms, key.topic, key.group, key.queue_id, count,
         ~checkpoint.open & ((1 << count) - 1), [offset - key.start_offset for offset in checkpoint.offsets],
-        broker_name, checkpoint.next_offset,
+        broker_name, checkpoint.next_offset, checkpoint.is_suspended or msgspec.UNSET,
     )  # fmt: skip
     return msgspec.json.encode(body)
 
@@ -116,8 +120,9 @@ def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
     is_open = ~body.acked & ((1 << len(offsets)) - 1)
     invisible_ms = min(body.invisible_ms, INVISIBLE_MS_MAX)
     return Checkpoint(
-        key, invisible_ms, offsets, body.next_offset or offsets[-1] + 1, revive_queue, open=is_open
-    )
+        key, invisible_ms, offsets, body.next_offset or offsets[-1] + 1, revive_queue,
+        open=is_open, is_suspended=body.is_suspended is True,
+    )  # fmt: skip
 
 
 def ack_body(key: Key, offsets: Sequence[int], broker_name: str) -> tuple[bytes, bytes]:
@@ -161,19 +166,19 @@ def revive_message(
     return MessageToStore(topic, revive_queue, body, b"TAGS\x01%b\x02" % tag, 0, 0, now_ms, host, 0)
 
 
-def retry_message(record: Record, topic: TopicLike, group: str, pop_ms: int) -> MessageToStore:
-    """Returns the message for the group's retry topic."""
+def retry_message(record: Record, topic: TopicLike, key: Key, reconsume_times: int) -> MessageToStore:
+    """Returns the message for the group's retry topic. key: of the checkpoint."""
     properties = record.properties
     first = property_value(properties, FIRST_POP_TIME) if record.reconsume_times else None
     changes: dict[bytes, bytes | None] = {
-        FIRST_POP_TIME: first or b"%d" % pop_ms,
-        b"ORIGIN_GROUP": group.encode(),
+        FIRST_POP_TIME: first or b"%d" % key.pop_ms,
+        b"ORIGIN_GROUP": key.group.encode(),
         b"POP_CK": None,
     }
-    return _message(record, topic, with_properties(properties, changes))
+    return _message(record, topic, with_properties(properties, changes), reconsume_times)
 
 
-def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> MessageToStore:
+def dead_letter(record: Record, topic: TopicLike, origin_topic: str, reconsume_times: int) -> MessageToStore:
     """Returns the message for the group's dead letter topic."""
     properties = record.properties
     origin = offset_message_id(record.store_host, record.offset).encode()
@@ -184,19 +189,19 @@ def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> MessageT
         b"DLQ_ORIGIN_MESSAGE_ID": property_value(properties, b"ORIGIN_MESSAGE_ID") or origin,
         b"POP_CK": None,
     }
-    return _message(record, topic, with_properties(properties, changes))
+    return _message(record, topic, with_properties(properties, changes), reconsume_times)
 
 
-def unchanged_message(record: Record, topic: TopicLike) -> MessageToStore:
+def unchanged_message(record: Record, topic: TopicLike, reconsume_times: int) -> MessageToStore:
     """Returns the message without added properties, for one whose properties have no room left."""
     properties = record.properties
     if property_value(properties, b"POP_CK") is not None:
         properties = with_properties(properties, {b"POP_CK": None})
-    return _message(record, topic, properties)
+    return _message(record, topic, properties, reconsume_times)
 
 
-def _message(record: Record, topic: TopicLike, properties: bytes) -> MessageToStore:
+def _message(record: Record, topic: TopicLike, properties: bytes, reconsume_times: int) -> MessageToStore:
     return MessageToStore(
         topic, 0, record.body, properties, record.flag, record.sys_flag, record.born_timestamp,
-        record.born_host, record.reconsume_times + 1,
+        record.born_host, reconsume_times,
     )  # fmt: skip

@@ -265,12 +265,12 @@ class PopService(TermService):
         return stored.end
 
     def change(
-        self, key: Key, revive_queue: int, offset: int, invisible_ms: int
+        self, key: Key, revive_queue: int, offset: int, invisible_ms: int, *, is_suspended: bool = False
     ) -> tuple[int, int] | PutRefused:
         """Writes a separate checkpoint for one message with another invisible time, and acknowledges the
-        message in the old one. Returns the pop time of the new checkpoint, and the end of the records in the
-        log. The new one is written first: a crash between the two repeats the message instead of losing
-        it."""
+        message in the old one. is_suspended: its next delivery is no further attempt. Returns the pop time of
+        the new checkpoint, and the end of the records in the log. The new one is written first: a crash
+        between the two repeats the message instead of losing it."""
         checkpoint = self.state.find(key, revive_queue)
         if checkpoint is None or offset not in checkpoint.open_offsets:
             remark = "the receipt handle has expired: the message was acknowledged or popped again"
@@ -278,7 +278,9 @@ class PopService(TermService):
         new_key = key._replace(start_offset=offset, pop_ms=self._clock())
         while self.state.find(new_key, revive_queue) is not None:  # changed twice within a millisecond
             new_key = new_key._replace(pop_ms=new_key.pop_ms + 1)
-        end = self._put(Checkpoint(new_key, invisible_ms, (offset,), NO_NEXT_OFFSET, revive_queue))
+        changed = Checkpoint(new_key, invisible_ms, (offset,), NO_NEXT_OFFSET, revive_queue)
+        changed.is_suspended = is_suspended
+        end = self._put(changed)
         if isinstance(end, PutRefused):
             return end
         acked = self.ack(key, revive_queue, [offset])
@@ -324,14 +326,15 @@ class PopService(TermService):
         done: list[int] = []
         refused = None
         for offset in checkpoint.open_offsets:
-            refused = self._revive_message(checkpoint.key, offset)
+            refused = self._revive_message(checkpoint, offset)
             if refused is not None:
                 break
             done.append(offset)
         acked = self.ack(checkpoint.key, checkpoint.revive_queue, done) if done else 0
         return acked if isinstance(acked, PutRefused) else refused
 
-    def _revive_message(self, key: Key, offset: int) -> PutRefused | None:
+    def _revive_message(self, checkpoint: Checkpoint, offset: int) -> PutRefused | None:
+        key = checkpoint.key
         queue = self._store.find_queue(key.topic, key.queue_id)
         record = self._record_at(queue, offset) if queue is not None else None
         if record is None:
@@ -341,10 +344,11 @@ class PopService(TermService):
         group, origin = self._metadata.groups.get(key.group), origin_of(key.group, key.topic)
         if group is None or origin not in self._metadata.topics.topics:
             return None  # the group or the topic was deleted: no consumer waits for the message
-        is_dead = record.reconsume_times >= group.retry_max_times
-        stored = self._put_retry(record, key, origin, is_dead=is_dead)
+        times = record.reconsume_times + (not checkpoint.is_suspended)
+        is_dead = not checkpoint.is_suspended and times > group.retry_max_times
+        stored = self._put_retry(record, key, origin, times, is_dead=is_dead)
         if _is_illegal(stored) and not is_dead:
-            stored = self._put_retry(record, key, origin, is_dead=True)
+            stored = self._put_retry(record, key, origin, times, is_dead=True)
         if isinstance(stored, PutRefused):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
                 return stored
@@ -352,7 +356,7 @@ class PopService(TermService):
         return None
 
     def _put_retry(
-        self, record: Record, key: Key, origin: str, *, is_dead: bool
+        self, record: Record, key: Key, origin: str, reconsume_times: int, *, is_dead: bool
     ) -> PutMessageResult | PutRefused:
         """Puts the message into the group's retry topic, or into its dead letter topic."""
         name = DLQ_PREFIX + key.group if is_dead else retry_name(key)
@@ -362,18 +366,16 @@ class PopService(TermService):
         if topic is None:
             return PutRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name} cannot be created")
         if is_dead:
-            to_store = dead_letter(record, topic, origin)
+            to_store = dead_letter(record, topic, origin, reconsume_times)
         else:
-            to_store = retry_message(record, topic, key.group, key.pop_ms)
+            to_store = retry_message(record, topic, key, reconsume_times)
         stored = self._writer.put(to_store)
         if _is_illegal(stored):  # the added properties may exceed the limit
-            stored = self._writer.put(unchanged_message(record, topic))
+            stored = self._writer.put(unchanged_message(record, topic, reconsume_times))
         self.counts.retry(key, stored)
         if is_dead and isinstance(stored, PutMessageResult):
             self._on_dead(origin, key.group)
-            logger.warning(
-                "a message of %s is moved to %s after %d tries", origin, name, record.reconsume_times + 1
-            )
+            logger.warning("a message of %s is moved to %s after %d tries", origin, name, reconsume_times)
         return stored
 
     def _topic(self, name: str) -> Topic | None:

@@ -130,13 +130,13 @@ class Scene:
         self.tick()
         return reply
 
-    async def change(self, message: Message, invisible_ms: int) -> RemotingCommand:
+    async def change(self, message: Message, invisible_ms: int, **changed: Any) -> RemotingCommand:
         fields = {
             "consumerGroup": "g", "topic": message.popped_from,
             "queueId": message.ck_queue_id, "extraInfo": message.handle,
             "offset": message.offset, "invisibleTime": invisible_ms,
         }  # fmt: skip
-        reply = await self.request(200053, fields)
+        reply = await self.request(200053, fields | changed)
         assert reply is not None
         self.tick()
         return reply

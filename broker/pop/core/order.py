@@ -2,7 +2,7 @@
 
 A block is the messages that a group popped last from a queue. While one of them is neither acknowledged nor
 visible again, the queue is blocked. The next pop begins at the first unacknowledged message. Source: RocketMQ
-5.3.3 ConsumerOrderInfoManager.
+5.5 ConsumerOrderInfoManager.
 """
 
 import heapq
@@ -23,7 +23,8 @@ class QueueOfGroup(NamedTuple):
 
 class Block(msgspec.Struct):
     """visible_ms: when messages with a changed invisible time are visible again. counts: earlier deliveries
-    of each message that had any. next_offset: behind all of them and the messages that the filter skipped."""
+    of each message that had any, without those that the consumer suspended (the offsets in `suspended`).
+    next_offset: behind all of them and the messages that the filter skipped."""
 
     pop_ms: int
     invisible_ms: int
@@ -32,6 +33,7 @@ class Block(msgspec.Struct):
     attempt_id: str = ""
     acked: set[int] = msgspec.field(default_factory=set)
     visible_ms: dict[int, int] = msgspec.field(default_factory=dict)
+    suspended: set[int] = msgspec.field(default_factory=set)
     counts: dict[int, int] = msgspec.field(default_factory=dict)
     watched_ms: int = 0
 
@@ -77,10 +79,11 @@ class OrderState:
         if before is not None:
             again = before.attempt_id and before.attempt_id == block.attempt_id
             left = set(before.unacked)
+            counted = set() if again else left - before.suspended
             block.counts = {
                 offset: count
                 for offset in block.offsets
-                if offset in left and (count := before.counts.get(offset, 0) + (not again)) > 0
+                if offset in left and (count := before.counts.get(offset, 0) + (offset in counted)) > 0
             }
         self.put(queue, block)
 
@@ -101,12 +104,16 @@ class OrderState:
         self._watch(queue, block)
         return block
 
-    def change(self, queue: QueueOfGroup, offset: int, pop_ms: int, visible_ms: int) -> Block | None:
-        """Sets when a message is visible again. Returns its block; None: as ack(), or it is acknowledged."""
+    def change(
+        self, queue: QueueOfGroup, offset: int, pop_ms: int, visible_ms: int, *, is_suspended: bool = False
+    ) -> Block | None:
+        """Sets when a message is visible again. is_suspended: its next delivery is no further attempt.
+        Returns its block; None: as ack(), or it is acknowledged."""
         block = self.blocks.get(queue)
         if block is None or block.pop_ms != pop_ms or offset not in block.unacked:
             return None
         block.visible_ms[offset] = visible_ms
+        (block.suspended.add if is_suspended else block.suspended.discard)(offset)
         self._watch(queue, block)
         return block
 

@@ -34,7 +34,7 @@ class Key(NamedTuple):
 class Checkpoint(msgspec.Struct):
     """open: bit i is set until offsets[i] is acknowledged or revived. next_offset: the group's next offset in
     the queue; NO_NEXT_OFFSET: an earlier record contains it. position: offset of its newest record in the
-    revive queue."""
+    revive queue. is_suspended: the next delivery of its messages is no further attempt."""
 
     key: Key
     invisible_ms: int
@@ -43,6 +43,7 @@ class Checkpoint(msgspec.Struct):
     revive_queue: int
     position: int = -1
     open: int = -1
+    is_suspended: bool = False
 
     def __post_init__(self) -> None:
         if self.open < 0:

@@ -1,6 +1,6 @@
 """Requests of pop consumption (200050..200055, 200151), assignment and message request modes (400..402).
 
-Source: RocketMQ 5.3.3 PopMessageRequestHeader, AckMessageRequestHeader, BatchAckMessageRequestBody,
+Source: RocketMQ 5.5 PopMessageRequestHeader, AckMessageRequestHeader, BatchAckMessageRequestBody,
 ChangeInvisibleTimeRequestHeader, NotificationRequestHeader, QueryAssignmentRequestBody. A field whose type is
 primitive there (int, long) is 0 where it is absent; Java's gRPC proxy sends no bornTime, or bornTime=0.
 """
@@ -83,8 +83,8 @@ class BatchAckBody(Wire):
 
 
 class ChangeInvisibleTimeRequest(Wire):
-    """Header of 200053. extra_info: the receipt handle. forwarded (ours): set by a broker that received the
-    request but is no longer master."""
+    """Header of 200053. extra_info: the receipt handle. suspend (RocketMQ 5.5): the next delivery is no
+    further attempt; None: it is one."""
 
     consumer_group: str
     topic: str
@@ -92,7 +92,7 @@ class ChangeInvisibleTimeRequest(Wire):
     extra_info: str
     offset: int
     invisible_time: int = Field(ge=0)
-    forwarded: bool | None = None
+    suspend: bool | None = None
 
 
 class ChangeInvisibleTimeResponse(Wire):
@@ -104,7 +104,8 @@ class ChangeInvisibleTimeResponse(Wire):
 
 
 class NotificationRequest(Wire):
-    """Header of 200054: waits up to poll_time (ms) for a message to pop. born_time: not used."""
+    """Header of 200054: waits up to poll_time (ms) for a message to pop. born_time: not used. exp_type, exp
+    (RocketMQ 5.5): the filter of that pop; without exp every message counts."""
 
     consumer_group: str
     topic: str
@@ -113,6 +114,8 @@ class NotificationRequest(Wire):
     born_time: int = 0
     order: bool = False
     attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
 
 
 class NotificationResponse(Wire):

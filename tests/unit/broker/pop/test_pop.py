@@ -14,8 +14,8 @@ from broker.metadata.core.topic_names import DLQ_PREFIX
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.metadata.topics import TopicTable
 from broker.pop import service
-from broker.pop.core.state import INVISIBLE_MS_MAX, Checkpoint, PopState
-from broker.pop.reading import PopReader
+from broker.pop.core.state import INVISIBLE_MS_MAX, Checkpoint, Key, PopState
+from broker.pop.reading import BODY_BYTES_MAX, FILTERED_MAX, PopReader
 from broker.pop.records import REVIVE_GROUP, checkpoint_of
 from broker.pop.service import PUT_OFF_MS
 from broker.put.message_to_store import MessageToStore, PutMessageResult
@@ -147,6 +147,47 @@ async def test_the_invisible_time_is_changed(scene: Scene) -> None:
     assert (await scene.ack(changed)).code == 0
     scene.run(3 * INVISIBLE_MS)
     assert bodies(await scene.pop()) == [b"2"]
+
+
+@pytest.mark.parametrize("with_successor", [False, True])
+async def test_a_suspended_message_comes_again_without_a_further_attempt(
+    scene: Scene, with_successor: bool
+) -> None:
+    scene.metadata.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
+    scene.send(b"1")
+    found = []
+    for suspend in ("true", "TRUE", "false", "true", "true", ""):
+        (message,) = await scene.pop()
+        found.append(message.tries)
+        changed = {"suspend": suspend} if suspend else {}
+        assert (await scene.change(message, 1_000, **changed)).code == 0
+        if with_successor:
+            scene.restart()
+        scene.run(1_001)  # its new pop time is a millisecond later than the old one
+    assert found == [0, 0, 0, 1, 1, 1]
+    assert await scene.pop() == []
+    assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 1
+
+
+async def test_a_checkpoint_that_is_written_again_stays_suspended(scene: Scene) -> None:
+    """RocketMQ 5.5.1 loses the flag there (#10465)."""
+    scene.send(b"1")
+    (message,) = await scene.pop()
+    reply = await scene.change(message, 2 * INVISIBLE_MS, suspend="true")
+    key = Key("g", "TopicA", 0, 0, int(reply.ext_fields["popTime"]))
+    held = scene.pop_service.state.find(key, int(reply.ext_fields["reviveQid"]))
+    assert held is not None
+    before = held.position
+    scene.replay_at_most(0)
+    scene.send(*(b"%d" % index for index in range(40)))
+    for _ in range(40):
+        for other in await scene.pop(maxMsgNums=1):
+            await scene.ack(other)
+    scene.run()
+    assert held.position > before
+    scene.restart()
+    scene.run(2 * INVISIBLE_MS + 1)
+    assert [each.tries for each in await scene.pop()] == [0]
 
 
 async def test_batches_are_acknowledged(scene: Scene) -> None:
@@ -520,6 +561,62 @@ async def test_notifications_and_peeks(scene: Scene) -> None:
     assert reply is not None and reply.ext_fields["hasMsg"] == "false"
 
 
+async def notify(scene: Scene, **changed: object) -> str | None:
+    """Returns whether a message waits, in the words of the answer. None: the answer comes later."""
+    fields = {"consumerGroup": "g", "topic": "TopicA", "queueId": -1, "pollTime": 0, "bornTime": scene.now}
+    reply = await scene.request(200054, fields | changed)
+    assert reply is None or reply.code == 0, reply
+    return reply.ext_fields["hasMsg"] if reply is not None else None
+
+
+async def test_a_notification_is_about_what_its_filter_lets_through(scene: Scene) -> None:
+    """RocketMQ 5.5 sends the filter; an older client sends none."""
+    only_b = {"expType": "TAG", "exp": "B"}
+    scene.send(b"1", b"2", tag="A")
+    assert await notify(scene) == await notify(scene, expType="TAG", exp="*") == "true"
+    assert await notify(scene, **only_b) == "false"
+    assert await notify(scene, pollTime=15_000, **only_b) is None
+    scene.send(b"3", tag="A")
+    assert scene.peer.sent == []
+    scene.send(b"4", tag="B")
+    assert decode_frame(scene.peer.sent.pop()[4:]).ext_fields["hasMsg"] == "true"
+    assert bodies(await scene.pop(exp="B")) == [b"4"]
+    assert await notify(scene, **only_b) == "false"
+    scene.run(INVISIBLE_MS)
+    assert await notify(scene, expType="TAG", exp="C") == "true"  # the retry has passed the group's filter
+
+
+async def test_a_notification_does_not_read_a_long_queue(scene: Scene) -> None:
+    scene.send(*[b"x"] * FILTERED_MAX, tag="A")
+    assert await notify(scene, expType="TAG", exp="B") == "false"
+    scene.send(b"x", tag="A")
+    assert await notify(scene, expType="TAG", exp="B") == "true"
+
+
+async def test_a_notification_with_an_sql_filter(scene: Scene) -> None:
+    sql = {"expType": "SQL92", "exp": "a > 1"}
+    fields = {"consumerGroup": "g", "topic": "TopicA", "queueId": -1, "pollTime": 0}
+    reply = await scene.request(200054, fields | sql)
+    assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
+    settings = scene.broker.context.settings
+    scene.broker.context.settings = settings.model_copy(update={"enable_property_filter": True})
+    reply = await scene.request(200054, fields | sql | {"exp": "a >"})
+    assert reply is not None and reply.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    for number in (0, 0, 0, 0, 2):
+        reply = scene.broker.send(b"x" * (BODY_BYTES_MAX // 3), e="0", i=f"a\x01{number}\x02")
+        assert reply is not None and reply.code == 0
+        scene.tick()
+        assert await notify(scene, **sql) == ("true" if number == 2 else "false")
+
+
+async def test_a_notification_of_a_damaged_queue_lets_the_pop_tell(scene: Scene, tmp_path: Path) -> None:
+    scene.send(b"1")
+    damage_unit(tmp_path, 0)
+    assert await notify(scene, queueId=0, expType="TAG", exp="A") == "true"
+    reply = await scene.raw_pop(queueId=0, exp="A")
+    assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
+
+
 async def test_a_damaged_queue_keeps_nothing_of_the_others_back(
     scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -604,11 +701,35 @@ async def test_in_order(scene: Scene) -> None:
     assert bodies(await scene.pop(order="true", queueId=0)) == [b"4"]
 
 
+async def test_a_message_that_is_suspended_in_order_is_no_further_attempt(scene: Scene) -> None:
+    async def pop() -> tuple[list[Message], str]:
+        reply = await scene.raw_pop(order="true", queueId=0)
+        assert reply is not None
+        return read(reply), reply.ext_fields["orderCountInfo"]
+
+    scene.send(b"1", b"2")
+    (first, second), counts = await pop()
+    assert counts == "0 0 0"
+    assert (await scene.change(first, 1_000, suspend="true")).code == 0
+    assert (await scene.change(second, 1_000)).code == 0
+    scene.run(1_000)
+    (first, second), counts = await pop()
+    assert counts == "0 qo0%1 1;0 0 0"
+    for message in (first, second):
+        assert (await scene.change(message, 1_000, suspend="true")).code == 0
+    assert (await scene.change(first, 2_000)).code == 0  # the last word counts
+    scene.run(2_000)
+    assert (await pop())[1] == "0 qo0%0 1;0 qo0%1 1;0 0 1"
+
+
 async def test_the_same_attempt_gets_the_same_messages(scene: Scene) -> None:
     scene.send(b"1", b"2")
     for _ in range(2):
         assert len(await scene.pop(order="true", queueId=0, attemptId="a")) == 2
     assert await scene.pop(order="true", queueId=0, attemptId="b") == []
+    asked = {"order": "true", "queueId": 0}
+    assert await notify(scene, attemptId="a", **asked) == "true"
+    assert await notify(scene, attemptId="b", **asked) == "false"
 
 
 async def test_new_groups_begin_where_they_say(scene: Scene) -> None:
