@@ -10,7 +10,6 @@ from keelmq.remoting.codes import RequestCode as Code
 _FOR_CLIENTS: Final = "is a request to consumers: send a broker 222 (reset offsets) or 223 (consumer status)"
 _NO_ROCKSDB: Final = "KeelMQ has no RocksDB store"
 _NO_LITE: Final = "there are no lite topics here: use topics"
-_ONE_BY_ONE: Final = "delete them one by one:"
 _NO_COLD_DATA: Final = "reads of old messages are not limited here; how the log is read is set by 2004"
 UNSUPPORTED_REQUESTS: Final[dict[int, str]] = {
     Code.RESET_CONSUMER_CLIENT_OFFSET: _FOR_CLIENTS,
@@ -26,8 +25,6 @@ UNSUPPORTED_REQUESTS: Final[dict[int, str]] = {
     Code.GET_COLD_DATA_FLOW_CTR_INFO: _NO_COLD_DATA,
     Code.POP_ROLLBACK: f"{_NO_ROCKSDB}: checkpoints of pops are in the revive topic",
     Code.SWITCH_TIMER_ENGINE: f"{_NO_ROCKSDB}: timers are read from the log",
-    Code.DELETE_TOPIC_IN_BROKER_LIST: f"{_ONE_BY_ONE} 215 (delete a topic)",
-    Code.DELETE_SUBSCRIPTION_GROUP_LIST: f"{_ONE_BY_ONE} 207 (delete a group)",
     Code.POP_LITE_MESSAGE: _NO_LITE,
     Code.LITE_SUBSCRIPTION_CTL: _NO_LITE,
     Code.ACK_LITE_MESSAGE: _NO_LITE,

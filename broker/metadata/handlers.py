@@ -1,8 +1,8 @@
-"""Handlers of metadata operations: 14, 15, 17, 18, 43, 45, 200, 201, 207, 215, 225, 351, 352; 29001 for
-replicas.
+"""Handlers of metadata operations: 14, 15, 17, 18, 43, 45, 200, 201, 207, 215, 225, 351, 352, 5002, 5003;
+29001 for replicas.
 
 A change is answered when it is on disk here and, if messages wait for replicas, on every member in sync.
-Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerManageProcessor.
+Source: RocketMQ 5.5 AdminBrokerProcessor, ConsumerManageProcessor.
 """
 
 import asyncio
@@ -33,9 +33,12 @@ from keelmq.remoting.operations.broker import (
     TopicRequest,
 )
 from keelmq.remoting.operations.broker_admin import (
+    DELETE_SUBSCRIPTION_GROUP_LIST,
+    DELETE_TOPIC_IN_BROKER_LIST,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     UPDATE_AND_CREATE_TOPIC_LIST,
     GroupConfigs,
+    GroupNames,
     TopicConfigs,
 )
 from keelmq.remoting.operations.broker_metadata import (
@@ -64,6 +67,7 @@ from keelmq.remoting.operations.broker_metadata import (
     SubscriptionGroups,
     UpdateConsumerOffsetRequest,
 )
+from keelmq.remoting.operations.clients import TopicNames
 from keelmq.remoting.operations.route import TopicConfig
 
 QUEUES_MAX = 65_535
@@ -100,6 +104,7 @@ class MetadataHandlers:
         table.bind(UPDATE_AND_CREATE_TOPIC, self.update_and_create_topic)
         table.bind(UPDATE_AND_CREATE_TOPIC_LIST, self.update_and_create_topics)
         table.bind(DELETE_TOPIC_IN_BROKER, self.delete_topic)
+        table.bind(DELETE_TOPIC_IN_BROKER_LIST, self.delete_topics)
         table.bind(GET_TOPIC_CONFIG, self.get_topic_config)
         table.bind(GET_ALL_CONSUMER_OFFSET, self.get_all_consumer_offset)
         table.bind(GET_ALL_DELAY_OFFSET, self.get_all_delay_offset)
@@ -108,6 +113,7 @@ class MetadataHandlers:
         table.bind(GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.get_all_groups)
         table.bind(GET_SUBSCRIPTIONGROUP_CONFIG, self.get_group)
         table.bind(DELETE_SUBSCRIPTIONGROUP, self.delete_group)
+        table.bind(DELETE_SUBSCRIPTION_GROUP_LIST, self.delete_groups)
         table.bind(PULL_METADATA, self.pull_metadata)
 
     # -- common ------------------------------------------------------------------------------------------
@@ -207,13 +213,26 @@ class MetadataHandlers:
         version = self._changed(lambda: metadata.topics.delete(names, self._store.commit_log.max_offset))
         self._changed(lambda: metadata.request_modes.forget(topic=topic))
         for group in groups:
-            call.changes[f"offsets of group {group}"] = metadata.offsets.row(group, topic), None
+            call.changes[f"offsets of group {group} in topic {topic}"] = (
+                metadata.offsets.row(group, topic),
+                None,
+            )
         for name, before in gone.items():
             self._tell_topic(name, before, call)
             metadata.offsets.remove_topic(name)
             metadata.resets.forget(topic=name)
             self._reads.forget(topic=name)
         return await self._deleted(metadata.topics, version)
+
+    async def delete_topics(self, header: Empty, call: Call) -> Reply:
+        """Deletes topics one after the other, as 215 does (5002). All names are checked before the first one
+        is deleted."""
+        names = _named(call.body.topic_list if isinstance(call.body, TopicNames) else [], "topic")
+        for name in names:
+            is_topic_deletable(self._metadata, name)
+        for name in names:
+            await self.delete_topic(TopicRequest(topic=name), call)
+        return Reply()
 
     async def get_topic_config(self, header: TopicRequest, call: Call) -> Reply:
         """Returns the settings of one topic (351)."""
@@ -283,7 +302,7 @@ class MetadataHandlers:
         call.changes[f"group {name}"] = change_of(before, None)
         self._changed(lambda: metadata.request_modes.forget(group=name))
         if header.clean_offset:
-            call.changes["topics with offsets"] = metadata.offsets.topics_of(name), []
+            call.changes[f"topics with offsets of group {name}"] = metadata.offsets.topics_of(name), []
             metadata.offsets.remove_group(name)
         metadata.resets.forget(group=name)
         self._reads.forget(group=name)
@@ -296,6 +315,18 @@ class MetadataHandlers:
         await metadata.on_disk(metadata.request_modes)
         await metadata.replicated(table, version)
         await metadata.replicated(metadata.offsets, offsets)
+        return Reply()
+
+    async def delete_groups(self, header: Empty, call: Call) -> Reply:
+        """Deletes groups one after the other, as 207 does (5003). All names are checked before the first one
+        is deleted."""
+        body = call.body if isinstance(call.body, GroupNames) else GroupNames()
+        names = _named(body.group_name_list, "group")
+        for name in names:
+            refuse_deletion_of_group(self._metadata, name)
+        for name in names:
+            one = DeleteGroupRequest(group_name=name, clean_offset=body.clean_offset)
+            await self.delete_group(one, call)
         return Reply()
 
     # -- offsets -----------------------------------------------------------------------------------------
@@ -412,6 +443,13 @@ def refuse_deletion_of_group(metadata: Metadata, name: str) -> None:
     if name in BUILT_IN or name in POSITIONS:
         remark = f"the group {name} belongs to the broker and cannot be deleted"
         raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def _named(names: Sequence[str], what: str) -> Sequence[str]:
+    """Returns the names without repetitions. Raises CommandError if there are none."""
+    if not names:
+        raise CommandError(ResponseCode.INVALID_PARAMETER, f"the body names no {what}")
+    return list(dict.fromkeys(names))
 
 
 def _must_be_master(metadata: Metadata, *, in_sync: bool = True) -> None:

@@ -153,7 +153,7 @@ class BrokerTarget:
     """A whole broker, alone and so master at once; only its door is ours."""
 
     name = "broker"
-    slow = frozenset[int]({17, 200, 207, 215, PULL_METADATA.code})  # the last one may wait
+    slow = frozenset[int]({17, 200, 207, 215, 5002, 5003, PULL_METADATA.code})  # the last one may wait
     settings: Mapping[str, object] = {}
 
     def __init__(self, path: Path) -> None:

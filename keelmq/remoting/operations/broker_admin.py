@@ -9,7 +9,12 @@ from pydantic import Field
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Operation, Wire
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
-from keelmq.remoting.operations.clients import GroupTopicRequest, MessageQueueBody, SubscriptionData
+from keelmq.remoting.operations.clients import (
+    GroupTopicRequest,
+    MessageQueueBody,
+    SubscriptionData,
+    TopicNames,
+)
 from keelmq.remoting.operations.route import TopicConfig, TopicList
 
 
@@ -132,6 +137,13 @@ class GroupConfigs(Wire):
     group_config_list: list[SubscriptionGroupConfig] = Field(default_factory=list)
 
 
+class GroupNames(Wire):
+    """Body of DELETE_SUBSCRIPTION_GROUP_LIST (5003). clean_offset: as in 207."""
+
+    group_name_list: list[str] = Field(default_factory=list)
+    clean_offset: bool = False
+
+
 class ExchangeHaInfo(Wire):
     """Header of 906, request and response. master_ha_address in a request: replicas without controllers shall
     copy from there. master_flush_offset: the sender's log is on its disk up to this offset."""
@@ -172,6 +184,12 @@ UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = Operation(
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     "updateAndCreateSubscriptionGroupList",
     request_body=GroupConfigs,
+)
+DELETE_TOPIC_IN_BROKER_LIST = Operation(
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST, "deleteTopicInBrokerList", request_body=TopicNames
+)
+DELETE_SUBSCRIPTION_GROUP_LIST = Operation(
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST, "deleteSubscriptionGroupList", request_body=GroupNames
 )
 QUERY_CONSUME_TIME_SPAN = Operation(
     RequestCode.QUERY_CONSUME_TIME_SPAN,

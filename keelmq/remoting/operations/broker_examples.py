@@ -77,6 +77,7 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "updateAndCreateTopicList": ({"body": {"topicConfigList": [_TOPIC_CONFIG]}}, {}),
     "deleteTopicInBroker": (_TOPIC, {}),
+    "deleteTopicInBrokerList": ({"body": {"topicList": ["orders", "refunds"]}}, {}),
     "explainDeleteTopicInBroker": (
         _TOPIC,
         {"body": {"isKnown": True, "queues": 8, "messages": 100, "consumerGroups": ["orders"]}},
@@ -109,6 +110,10 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "updateAndCreateSubscriptionGroup": ({"body": _GROUP_CONFIG}, {}),
     "updateAndCreateSubscriptionGroupList": ({"body": {"groupConfigList": [_GROUP_CONFIG]}}, {}),
     "deleteSubscriptionGroup": ({"groupName": "orders", "cleanOffset": True}, {}),
+    "deleteSubscriptionGroupList": (
+        {"body": {"groupNameList": ["orders", "refunds"], "cleanOffset": True}},
+        {},
+    ),
     "explainDeleteSubscriptionGroup": (
         {"groupName": "orders", "cleanOffset": True},
         {"body": {"isKnown": True, "behind": 3, "members": 0, "topics": ["%RETRY%orders"]}},

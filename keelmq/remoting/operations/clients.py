@@ -228,7 +228,7 @@ class GroupForbidden(Wire):
 
 
 class TopicNames(Wire):
-    """Response body of 343."""
+    """Response body of 343, and request body of 5002."""
 
     topic_list: list[str] = Field(default_factory=list)
 

@@ -14,9 +14,9 @@ import msgspec
 
 from keelmq.remoting.command import BadRequest, decode_body
 from keelmq.remoting.operation import Role as Role
-from keelmq.remoting.operations.broker_admin import GroupConfigs, TopicConfigs
+from keelmq.remoting.operations.broker_admin import GroupConfigs, GroupNames, TopicConfigs
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
-from keelmq.remoting.operations.clients import CheckClientBody, HeartbeatData, LockBatchBody
+from keelmq.remoting.operations.clients import CheckClientBody, HeartbeatData, LockBatchBody, TopicNames
 from keelmq.remoting.operations.pop import BatchAckBody, QueryAssignmentBody, RequestModeBody
 from keelmq.security.core.acls import (
     RETRY_PREFIX,
@@ -282,3 +282,13 @@ def group_configs(body: bytes) -> Iterable[Context]:
 def topic_configs(body: bytes) -> Iterable[Context]:
     for config in _read(TopicConfigs, body).topic_config_list:
         yield topic_context(config.topic_name, Action.CREATE)
+
+
+def group_names(body: bytes) -> Iterable[Context]:
+    for name in _read(GroupNames, body).group_name_list:
+        yield group_context(name, Action.DELETE)
+
+
+def topic_names(body: bytes) -> Iterable[Context]:
+    for name in _read(TopicNames, body).topic_list:
+        yield topic_context(name, Action.DELETE)

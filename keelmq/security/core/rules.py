@@ -33,6 +33,7 @@ from keelmq.security.core.contexts import (
     group,
     group_config,
     group_configs,
+    group_names,
     heartbeat,
     lock_batch,
     lookup,
@@ -42,6 +43,7 @@ from keelmq.security.core.contexts import (
     required_of,
     topic,
     topic_configs,
+    topic_names,
     topics,
 )
 from keelmq.security.core.signature import ExtFields
@@ -135,8 +137,7 @@ _MESSAGES: Final[Mapping[int, Rule]] = {
 
 _NOT_SERVED: Final[Mapping[int, Rule]] = dict.fromkeys(
     (
-        Code.SWITCH_TIMER_ENGINE, Code.DELETE_TOPIC_IN_BROKER_LIST, Code.DELETE_SUBSCRIPTION_GROUP_LIST,
-        Code.POP_LITE_MESSAGE, Code.LITE_SUBSCRIPTION_CTL, Code.ACK_LITE_MESSAGE,
+        Code.SWITCH_TIMER_ENGINE, Code.POP_LITE_MESSAGE, Code.LITE_SUBSCRIPTION_CTL, Code.ACK_LITE_MESSAGE,
         Code.NOTIFY_UNSUBSCRIBE_LITE, Code.GET_BROKER_LITE_INFO, Code.GET_PARENT_TOPIC_INFO,
         Code.GET_LITE_TOPIC_INFO, Code.GET_LITE_CLIENT_INFO, Code.GET_LITE_GROUP_INFO,
         Code.TRIGGER_LITE_DISPATCH,
@@ -175,6 +176,7 @@ _TOPICS_AND_GROUPS: Final[Mapping[int, Rule]] = {
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _operate(body=topic_configs),
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: _operate(topic("topic", to=CREATE)),
     Code.DELETE_TOPIC_IN_BROKER: _operate(topic("topic", to=DELETE)),
+    Code.DELETE_TOPIC_IN_BROKER_LIST: _operate(body=topic_names),
     Code.DELETE_TOPIC_IN_NAMESRV: _operate(topic("topic", to=DELETE)),
     # A user who may do it may know whether it would be done; the same for the other previews.
     Code.KEELMQ_EXPLAIN_DELETE_TOPIC: _operate(topic("topic", to=DELETE)),
@@ -185,6 +187,7 @@ _TOPICS_AND_GROUPS: Final[Mapping[int, Rule]] = {
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _operate(body=group_config),
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _operate(body=group_configs),
     Code.DELETE_SUBSCRIPTIONGROUP: _operate(group("groupName", to=DELETE)),
+    Code.DELETE_SUBSCRIPTION_GROUP_LIST: _operate(body=group_names),
     Code.KEELMQ_EXPLAIN_DELETE_GROUP: _operate(group("groupName", to=DELETE)),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: _read(group("group", to=GET)),
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _CHANGE_TOPIC_AND_GROUP,

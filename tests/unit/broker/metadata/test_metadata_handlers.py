@@ -198,6 +198,33 @@ async def test_a_deleted_group_takes_its_offsets_along_when_asked(desk: Desk) ->
     assert (await desk.ask(207, groupName="TOOLS_CONSUMER")).code == ResponseCode.INVALID_PARAMETER
 
 
+async def test_lists_of_topics_and_groups_are_deleted(desk: Desk) -> None:
+    """Bodies as RocketMQ 5.5.1 writes them; one bad name, and nothing is deleted."""
+    for name in ("A", "B", "C"):
+        await desk.create(name)
+        await desk.ask(15, consumerGroup=f"g{name}", topic=name, queueId=0, commitOffset=1)
+    topics, groups, offsets = desk.metadata.topics, desk.metadata.groups, desk.metadata.offsets
+    for code, raw, remark in (
+        (5002, b'{"topicList":["A","TBW102"]}', "The topic[TBW102] is conflict with system topic."),
+        (5002, b'{"topicList":[]}', "the body names no topic"),
+        (5002, b"", "the body names no topic"),
+        (5003, b'{"cleanOffset":true,"groupNameList":["gA","TOOLS_CONSUMER"]}', "belongs to the broker"),
+        (5003, b'{"cleanOffset":true}', "the body names no group"),
+    ):
+        answer = await desk.ask(code, raw)
+        assert answer.code == ResponseCode.INVALID_PARAMETER and remark in (answer.remark or "")
+    assert {"A", "B", "C"} <= topics.topics.keys() and {"gA", "gB"} <= groups.table.rows.keys()
+    for _ in range(2):  # the answer to the first one may have been lost
+        assert (await desk.ask(5002, b'{"topicList":["A","B","A"]}')).code == 0
+    assert {"A", "B"}.isdisjoint(topics.topics) and "C" in topics.topics
+    assert list(offsets.table.rows) == ["C@gC"]
+    assert (await desk.ask(5003, b'{"groupNameList":["gA","gC"]}')).code == 0
+    assert {"gA", "gC"}.isdisjoint(groups.table.rows) and "gB" in groups.table.rows
+    assert offsets.query("gC", "C", 0) == 1
+    assert (await desk.ask(5003, b'{"cleanOffset":true,"groupNameList":["gC"]}')).code == 0
+    assert offsets.query("gC", "C", 0) == -1
+
+
 async def test_a_replica_hands_offsets_on(tmp_path: Path, desk: Desk) -> None:
     """From consumers whose route is old; never a second time."""
     asked: list[UpdateConsumerOffsetRequest] = []
@@ -249,6 +276,7 @@ async def test_a_slave_that_lacks_a_topic_has_its_deletion(desk: Desk) -> None:
     """mqadmin deleteTopic asks masters, then slaves, which have it from their master by then."""
     desk.metadata.gate.close(ROLE, "this broker is slave of 10.0.0.2:10911")
     assert (await desk.ask(215, topic="T")).code == 0
+    assert (await desk.ask(5002, b'{"topicList":["T"]}')).code == 0
 
 
 async def test_a_slave_and_a_fenced_master_change_nothing(desk: Desk) -> None:
@@ -257,6 +285,8 @@ async def test_a_slave_and_a_fenced_master_change_nothing(desk: Desk) -> None:
     for answer in (
         await desk.create("U"),
         await desk.ask(215, topic="T"),
+        await desk.ask(5002, b'{"topicList":["T"]}'),
+        await desk.ask(5003, b'{"groupNameList":["g"]}'),
         await desk.ask(200, body_bytes(SubscriptionGroupConfig(group_name="g"))),
         await desk.ask(207, groupName="g"),
         await desk.ask(15, consumerGroup="g", topic="T", queueId=0, commitOffset=1),

@@ -41,6 +41,11 @@ from keelmq.remoting.operations.broker import (
     BrokerConfigResponse,
     TopicRequest,
 )
+from keelmq.remoting.operations.broker_admin import (
+    DELETE_SUBSCRIPTION_GROUP_LIST,
+    DELETE_TOPIC_IN_BROKER_LIST,
+    GroupNames,
+)
 from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_ALL_CONSUMER_OFFSET,
@@ -61,6 +66,7 @@ from keelmq.remoting.operations.broker_metadata import (
     SubscriptionGroups,
     UpdateConsumerOffsetRequest,
 )
+from keelmq.remoting.operations.clients import TopicNames
 from keelmq.remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE, RequestModeBody, RequestModes
 from keelmq.remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from keelmq.remoting.operations.timers import GET_TIMER_CHECK_POINT
@@ -190,6 +196,8 @@ async def test_a_member_that_is_silent_costs_the_acknowledgement(tmp_path: Path)
         (DELETE_TOPIC_IN_BROKER, TopicRequest(topic="Old"), None),
         (UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), SubscriptionGroupConfig(group_name="new")),
         (DELETE_SUBSCRIPTIONGROUP, DeleteGroupRequest(group_name="old"), None),
+        (DELETE_TOPIC_IN_BROKER_LIST, Empty(), TopicNames(topic_list=["Old"])),
+        (DELETE_SUBSCRIPTION_GROUP_LIST, Empty(), GroupNames(group_name_list=["old"])),
         (UPDATE_CONSUMER_OFFSET, COMMIT, None),
     ],
 )

@@ -95,6 +95,8 @@ LOCKS = {"consumerGroup": "g", "clientId": "c", "mqSet": [{"topic": "t", "broker
         (42, {}, LOCKS, ["Group:g Sub", "Topic:t Sub"]),
         (17, {"topic": "t"}, b"", ["Topic:t Create"]),
         (215, {"topic": "t"}, b"", ["Topic:t Delete"]),
+        (5002, {}, {"topicList": ["t", "%RETRY%g"]}, ["Topic:t Delete", "Group:g Delete"]),
+        (5003, {}, {"groupNameList": ["g", "h"]}, ["Group:g Delete", "Group:h Delete"]),
         (202, {"topic": "t"}, b"", ["Topic:t Get"]),
         (222, {"topic": "t", "group": "g"}, b"", ["Topic:t Update", "Group:g Update"]),
         (345, {"topic": "t", "group": "g"}, b"", ["Topic:t Get", "Group:g Get"]),

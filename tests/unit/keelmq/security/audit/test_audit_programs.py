@@ -76,7 +76,7 @@ async def test_a_broker_records_what_changes_its_topics_and_groups(tmp_path: Pat
     assert reset_line["changes"] == {"offset by queue": {"old": {"1": None}, "new": {"1": 0}}}
     assert configured["changes"] == {"brokerPermission": {"old": 6, "new": 4}}
     assert deleted["changes"]["topic orders"]["new"] is None
-    assert deleted["changes"]["offsets of group g"] == {"old": {"1": 0}, "new": None}
+    assert deleted["changes"]["offsets of group g in topic orders"] == {"old": {"1": 0}, "new": None}
 
 
 async def test_what_a_broker_refuses(tmp_path: Path) -> None:
