@@ -8,9 +8,10 @@ count; only if there are none, those of the Default policy. The first of them in
 3. a longer prefix before a shorter one;
 4. Deny before Allow.
 
-This is the documented order. The comparator of 5.3.3 has short prefixes and Allow first (pitfall 17). An
-entry matches an action if it names any of the wanted ones, so a Deny of one wanted action refuses the
-request unless a more specific entry allows it. Source: RocketMQ 5.3.3 AclAuthorizationHandler."""
+This is the documented order, and RocketMQ's after 5.3.3 (#9539, #9784). The comparator of 5.3.3 has short
+prefixes and Allow first (pitfall 17). An entry matches an action if it names any of the wanted ones, so a
+Deny of one wanted action refuses the request unless a more specific entry allows it. Source: RocketMQ 5.5
+AclAuthorizationHandler."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple

@@ -30,6 +30,7 @@ from keelmq.remoting.operations.clients import (
     HeartbeatData,
     SendBackRequest,
 )
+from keelmq.remoting.operations.pop import POP_MESSAGE, PopMessageRequest
 from keelmq.remoting.operations.transactions import END_TRANSACTION, EndTransactionRequest
 from keelmq.security.signer import Credentials, signer_of
 from tests.support.server_parts import until
@@ -130,6 +131,15 @@ def refused(outcome: Any, says: str) -> bool:
     return (
         isinstance(outcome, Failed) and outcome.code == ResponseCode.NO_PERMISSION and says in outcome.remark
     )
+
+
+async def test_a_pop_without_its_time_is_served(desk: Desk) -> None:
+    """RocketMQ 5.3.3 with ACLs took it for one of 1970 (#9862): its gRPC proxy sends no bornTime."""
+    for born in ({}, {"born_time": 0}):
+        pop = PopMessageRequest(consumer_group="alices", topic="orders", queue_id=-1, max_msg_nums=1, **born)
+        found = await desk.ask(ALICE, POP_MESSAGE, pop)
+        assert isinstance(found, Ok) or found.remark == "NO_MESSAGE_IN_QUEUE", found
+    assert refused(await desk.ask(BOB, POP_MESSAGE, pop), "User:bob has no permission to access Topic:orders")
 
 
 async def test_only_who_may_is_served(desk: Desk) -> None:

@@ -55,12 +55,14 @@ def test_pitfall_18_a_refusal_names_the_address() -> None:
     ],
 )
 def test_pitfall_17_the_more_specific_entry_decides(lines: tuple[str, ...], expected: str) -> None:
+    """As RocketMQ after 5.3.3 (#9539)."""
     assert verdict(acl_of("alice", *lines), "Topic:tt") == expected
     assert verdict(acl_of("alice", *reversed(lines)), "Topic:tt") == expected
 
 
 def test_deny_wins_a_tie() -> None:
-    """Of two wanted actions, one is denied by an entry that is as specific: in RocketMQ 5.3.3 Allow wins."""
+    """Of two wanted actions, one is denied by an entry that is as specific: in RocketMQ 5.3.3 Allow wins
+    (#9784)."""
     both = Acl("User:alice", acl_of("alice", "Topic:t Sub Allow").policies)
     denied = acl_of("alice", "Topic:t Get Deny").policies[0].entries
     policy = both.policies[0]
@@ -118,5 +120,7 @@ def test_users() -> None:
     context = [Context(parse_resource("Cluster:c"), (Action.UPDATE,))]
     assert decide(User("root", "s", UserType.SUPER), None, context, PEER) is ALLOWED
     assert isinstance(decide(None, None, context, PEER), Denied)
-    disabled = User("root", "s", UserType.SUPER, UserStatus.DISABLE)
-    assert decide(disabled, None, context, PEER) == Denied("User:root is disabled.")
+    for type_ in UserType:  # RocketMQ 5.3.3 let them in if authentication was off (#9763)
+        disabled = User("root", "s", type_, UserStatus.DISABLE)
+        acl = acl_of("root", "* All Allow")
+        assert decide(disabled, acl, context, PEER) == Denied("User:root is disabled.")
