@@ -229,7 +229,9 @@ class HaService:
         self.truncated_bytes = before - end
         epochs = self.log_epochs.now.drop_above(end).drop_below(self.store.commit_log.min_offset)
         if epoch > epochs.last_epoch:
-            epochs = epochs.append(epoch, end)
+            # what a master without controllers wrote is of the first epoch, or no replica could copy it
+            start = end if epochs.entries else self.store.commit_log.min_offset
+            epochs = epochs.append(epoch, start)
         while epochs != self.log_epochs.now:  # again if a version that was requested meanwhile is active
             await self.log_epochs.save(epochs)
         if not stays:

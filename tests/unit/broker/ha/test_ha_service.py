@@ -547,6 +547,20 @@ async def test_a_replica_begins_where_the_master_log_begins(tmp_path: Path) -> N
         assert slave.service.epochs == master.service.epochs
 
 
+async def test_a_log_from_before_the_first_epoch_is_copied(tmp_path: Path) -> None:
+    """A broker without controllers wrote it, and a replica copies it from its first byte."""
+    async with group(tmp_path, 2) as (master, slave):
+        master.store.become_master()
+        master.put(count=1000)
+        await master.lead(1)
+        assert [(each.epoch, each.start_offset) for each in master.service.epochs] == [(1, 0)]
+        master.put()
+        await slave.follow(master, 1)
+        await until(lambda: same(master, slave), "copy")
+        await master.lead(2)
+        assert [each.epoch for each in master.service.epochs] == [1, 2]
+
+
 async def test_count_mode_waits_for_the_nth_member(tmp_path: Path) -> None:
     settings = ha_settings(in_sync_replicas=2, send_heartbeat_interval_ms=200)
     async with group(tmp_path, 2, settings) as (master, slave):
