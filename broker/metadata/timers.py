@@ -1,15 +1,18 @@
 """The progress of timers, which of them are delivered: config/timerProgress.json and its journal.
 
-Replicated like all metadata. RocketMQ keeps it in `timercheck`, which its replicas request as 56 bytes (60).
-Source: RocketMQ 5.3.3 TimerCheckpoint.
+Replicated like all metadata. RocketMQ keeps it in config/timercheck, which its replicas request as 56 bytes
+(60). The first start on RocketMQ's files continues from there. Source: RocketMQ 5.3.3 TimerCheckpoint.
 """
 
+import logging
 import struct
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from broker.metadata.core.table import Update, Version
 from broker.metadata.store import JournaledStore
+
+logger = logging.getLogger(__name__)
 
 READ_MS: Final = "readMs"
 READ_OFFSET: Final = "readOffset"
@@ -29,6 +32,19 @@ class TimerProgressTable(JournaledStore[int]):
     name: ClassVar[str] = "timerProgress"
     what: ClassVar[str] = "the progress of timers"
     rows_max: ClassVar[int] = 16
+
+    def built_in(self) -> dict[str, int]:
+        """Returns the progress of RocketMQ, as long as there is no file of ours: what it has delivered is not
+        delivered again."""
+        theirs = self.path.with_name("timercheck")
+        if self.path.exists() or not theirs.exists():
+            return {}
+        rows = _rows_of(theirs.read_bytes())
+        if rows is None:
+            logger.error("%s is too short: timers that RocketMQ has delivered are delivered again", theirs)
+            return {}
+        logger.info("the progress of timers is that of RocketMQ's %s", theirs)
+        return rows
 
     def row_of(self, value: Any) -> int:
         """Returns the number."""
@@ -75,15 +91,22 @@ class TimerProgressTable(JournaledStore[int]):
     def adopt(self, body: bytes, source_epoch: int) -> str | None:
         """Adopts a RocketMQ master's checkpoint. Returns why it was refused; None: it was adopted, or nothing
         is new."""
-        if len(body) < _SHORT_CHECKPOINT.size:
+        rows = _rows_of(body)
+        if rows is None:
             return f"a checkpoint of {len(body)} bytes"
         version = self.table.version
         if source_epoch < version.state_version:
             return f"epoch {source_epoch} is below epoch {version.state_version} of the table"
-        next_slot_ms, _, offset, _ = _SHORT_CHECKPOINT.unpack_from(body)
-        rows = {READ_MS: next_slot_ms - 1, READ_OFFSET: offset, PHASE_OFFSET: 0, FIRST_OFFSET: 0}
         changed = {name: row for name, row in rows.items() if self.table.rows.get(name, 0) != row}
         if not changed:
             return None
         counted = Version(max(source_epoch, version.state_version), version.counter + 1, version.timestamp)
         return self.accept(self.to_wire(Update(counted, changed, {}, version)))
+
+
+def _rows_of(checkpoint: bytes) -> dict[str, int] | None:
+    """Returns the progress that RocketMQ's checkpoint has; None: it is too short."""
+    if len(checkpoint) < _SHORT_CHECKPOINT.size:
+        return None
+    next_slot_ms, _, offset, _ = _SHORT_CHECKPOINT.unpack_from(checkpoint)
+    return {READ_MS: next_slot_ms - 1, READ_OFFSET: offset, PHASE_OFFSET: 0, FIRST_OFFSET: 0}

@@ -14,7 +14,7 @@ from broker.message.delay_levels import TIMER_TOPIC
 from broker.message.record import Record, decode, parse_properties
 from broker.message.timer_properties import deliver_at, out_ms, parse_handle, recall_handle
 from broker.metadata.offsets import DelayOffsetTable
-from broker.metadata.timers import READ_MS, TimerProgressTable
+from broker.metadata.timers import READ_MS, READ_OFFSET, TimerProgressTable
 from broker.stats.service import BrokerStats
 from broker.store.queue.consume_queue import UNIT_BYTES
 from broker.timers import service
@@ -491,6 +491,38 @@ async def test_the_checkpoint_of_rocketmq(scene: Scene, tmp_path: Path) -> None:
         assert raw is not None
         answer = decode_frame(raw[4:])
         assert answer.code == 0 and (len(answer.body) == 56 or b"timingCount" in answer.body)
+
+
+def test_progress_of_rocketmqs_file_is_continued(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first start on RocketMQ's directory delivers what RocketMQ has not; later ones have our file."""
+    scene.send(b"done", TIMER_DELAY_SEC=3)
+    scene.run(10_000)
+    scene.send(b"open", TIMER_DELAY_SEC=3)
+    scene.run()
+    theirs = tmp_path / "theirs" / "config" / "timercheck"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(scene.metadata.timers.checkpoint(PRECISION_MS).ljust(4_096, b"\0"))
+    scene.metadata = open_metadata(tmp_path / "theirs")
+    scene.restart()
+    scene.run(10_000)
+    assert scene.bodies() == [b"done", b"open"] and "has no progress" not in caplog.text
+
+    progress = scene.metadata.timers
+    offset = progress.get(READ_OFFSET, -1)
+    progress.advance({READ_MS: 5})
+    progress.commit_staged()  # only the journal has it, and only this number
+    again = TimerProgressTable(progress.path)
+    again.load()
+    assert (again.get(READ_MS, -1), again.get(READ_OFFSET, -1)) == (5, offset) and offset > 0
+    again.journal.close()
+
+    theirs.write_bytes(b"short")
+    other = TimerProgressTable(theirs.with_name("other.json"))
+    other.load()
+    assert not other.table.rows and f"{theirs} is too short" in caplog.text
+    other.journal.close()
 
 
 def test_what_is_told_of_timers(scene: Scene) -> None:
