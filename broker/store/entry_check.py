@@ -152,15 +152,15 @@ class EntryCheck:
         parsed = self._parsed(offset)
         if parsed is None or not parsed[1]:
             return
-        size, _, _, _, code, stored, properties = parsed
-        found = queue.unit(number)
+        size, _, _, _, tags_code, stored, properties = parsed
+        code, found = tags_code, queue.unit(number)
         is_sure = properties.count(b"TAGS\x01") < 2
         if queue.topic in SCHEDULED_TOPICS:
             code = self._store.delay_levels.queue_code(queue.topic, properties, stored)
             is_sure = queue.topic != SCHEDULE_TOPIC
         if found[:2] == (offset, size):
             is_address = self._has_extended and found[2] < EXTENDED_BELOW
-            if found[2] == code or is_address or not is_sure:
+            if found[2] in (code, tags_code) or is_address or not is_sure:  # of a timer: RocketMQ's unit
                 return
         elif self._may_be_right(queue, number, found, offset) or not self._fits(queue, number, offset, size):
             return

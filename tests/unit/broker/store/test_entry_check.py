@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.message.delay_levels import SCHEDULE_TOPIC
+from broker.message.delay_levels import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.message.record import tag_code, tags_code
 from broker.store import entry_check
 from broker.store.entry_check import EntryCheck, expected_units
@@ -187,6 +187,21 @@ async def test_entries_of_light_topics_stay(tmp_path: Path) -> None:
     await whole_round(scrub)
     assert scrub.entries.rewritten == 0
     assert store.queues.get("%LMQ%x", 0).unit(1) == UNIT.unpack(entry)
+    store.close()
+
+
+async def test_a_timer_of_rocketmq_stays(tmp_path: Path) -> None:
+    """Its entry has the code of the tag, where one of ours has the time."""
+    store = open_store(tmp_path)
+    timer, properties = NamedTopic(TIMER_TOPIC), b"TAGS\x01a\x02TIMER_OUT_MS\x0112000\x02"
+    for code in (tags_code(properties), 12_000, 54_321):
+        store.put(timer, 0, b"timer", properties, 0, 0, 1, BORN_HOST, 0, code)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.flush_checkpoint()
+    scrub = scrub_of(store)
+    await whole_round(scrub)
+    codes = [store.queues.get(TIMER_TOPIC, 0).unit(number)[2] for number in range(3)]
+    assert codes == [tags_code(properties), 12_000, 12_000] and scrub.entries.rewritten == 1
     store.close()
 
 
