@@ -21,6 +21,15 @@ from broker.store.settings import StoreConfig
 
 START_BYTES_MIN: Final = 64 << 10
 """Free bytes that a start needs besides the files of the log: marks, the checkpoint, metadata."""
+UNREAD: Final = {
+    "dledger-*/data": "has the messages of a DLedger CommitLog: let consumers read them from RocketMQ",
+    "config/*/CURRENT": "has topics, groups or consumer offsets in RocksDB: write them into files with "
+    "RocketMQ's mqadmin rocksDBConfigToJson",
+    "kvStore/CURRENT": "may have popped messages in RocksDB: write them into the log with RocketMQ's mqadmin "
+    "exportPopRecord",
+}
+"""What RocketMQ stores in formats that are not read here. A start without it would set consumer offsets back,
+or forget messages."""
 
 
 def check_store(config: StoreConfig) -> None:
@@ -32,6 +41,9 @@ def check_store(config: StoreConfig) -> None:
         check_directory(directory)
     if is_locked(root):
         raise StoreError(f"{root} is in use by another broker process (lock file held)")
+    for pattern, why in UNREAD.items():
+        for path in sorted(root.glob(pattern)):
+            raise StoreError(f"{path} {why}, then move {path.parent} away")
     log_files = sized_files(log_path)
     kind = log_file_kind(config.commit_log_file_bytes)
     known = read_file_sizes(root / "checkpoint")

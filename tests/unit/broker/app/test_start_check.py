@@ -130,12 +130,33 @@ KINDS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         {},
         "is damaged",
     ),
+    "a DLedger CommitLog": (
+        lambda root: (root / "dledger-n0" / "data").mkdir(parents=True),
+        {},
+        "dledger-n0/data has the messages of a DLedger CommitLog: let consumers read them from RocketMQ, "
+        "then move STORE/dledger-n0 away",
+    ),
+    "topics in RocksDB": (
+        lambda root: _rocksdb(root / "config" / "topics"),
+        {},
+        "mqadmin rocksDBConfigToJson, then move STORE/config/topics away",
+    ),
+    "popped messages in RocksDB": (
+        lambda root: _rocksdb(root / "kvStore"),
+        {},
+        "mqadmin exportPopRecord, then move STORE/kvStore away",
+    ),
     "a directory that is a file": (
         lambda root: (shutil.rmtree(root / "consumequeue"), (root / "consumequeue").write_text("x")),
         {},
         "not a directory",
     ),
 }
+
+
+def _rocksdb(path: Path) -> None:
+    path.mkdir(parents=True)
+    (path / "CURRENT").write_text("MANIFEST-000005\n")
 
 
 async def refused(tmp_path: Path, settings: dict[str, object], says: str) -> None:
