@@ -28,7 +28,7 @@ started=0
 start() {
   started=$((started + 1))
   # A file of 1 GiB would be allocated in memory.
-  case "$*" in *"mqbroker "*) set -- "$@" --set mappedFileSizeCommitLog=1048576 ;; esac
+  case "$*" in *"mqbroker "*) set -- "$@" --set mappedFileSizeCommitLog="${LOG_FILE_BYTES:-1048576}" ;; esac
   on "$HOST" "$@" > "$LOGS/$started.log" 2>&1 &
   echo $! > "$LOGS/$started.pid"
   until grep -q 'ready:' "$LOGS/$started.log"; do
@@ -99,6 +99,37 @@ brokerConfigDirectories=/etc/keelmq
 containerStatePath=/var/lib/keelmq/brokers.json
 END
   start mqbrokercontainer -c /etc/keelmq/container.conf
+}
+# A controller, and a directory as RocketMQ 5.1.4 has left it, with its file: sizes as captured.
+a_store_of_rocketmq() {
+  LOG_FILE_BYTES=65536
+  in_memory /var/lib/keelmq
+  cp -r "$CHECKOUT/tests/fixtures/store" /var/lib/keelmq/b1
+  cat > n0.conf <<END
+enableControllerInNamesrv=true
+controllerDLegerGroup=keelmq
+controllerDLegerSelfId=n0
+controllerDLegerPeers=n0-10.0.0.1:9878
+controllerStorePath=/var/lib/keelmq/controller-0
+kvConfigPath=/var/lib/keelmq/kvConfig-0.json
+controllerRaftSecretFile=raft.key
+END
+  (umask 077; head -c 32 /dev/urandom | base64 > raft.key)
+  start mqnamesrv -c n0.conf
+  cat > broker.conf <<END
+brokerClusterName = FxCluster
+brokerName = "broker-a"
+brokerId = 0
+brokerRole = ASYNC_MASTER
+namesrvAddr = 10.0.0.1:9876
+storePathRootDir = /var/lib/keelmq/b1
+sendMessageThreadPoolNums = 16
+mappedFileSizeCommitLog = 65536
+mappedFileSizeConsumeQueue = 6000
+maxHashSlotNum = 500
+maxIndexNum = 2000
+brokerIP1 = 10.0.0.1
+END
 }
 # What the pages use of a checkout.
 a_checkout() {

@@ -91,6 +91,15 @@ CASES = {
         },
         ("nothing is wrong", "electMaster", "3 replicas are equal"),
     ),
+    "coming-over": Case(
+        ("docs/coming-over.md",),
+        "hosts 10.0.0.2\na_store_of_rocketmq",
+        {
+            "epochFileCheckpoint": 'kill "$(cat "$LOGS/2.pid")"\nwait "$(cat "$LOGS/2.pid")"',
+            "b2.conf": "HOST=10.0.0.2",
+        },
+        ("FxNormal", "FxOrderGroup", "broker.conf: mqbroker; ", "SyncStateSetNums\t2"),
+    ),
     "container": Case(
         ("docs/container.md",),
         "hosts\na_checkout",
