@@ -150,7 +150,7 @@ def missing_tests(line: str) -> tuple[int, list[str]]:
     return len(named) + len(seeds), missing + [f"sim/seeds.txt: {seed}" for seed in seeds if seed not in kept]
 
 
-@pytest.mark.parametrize("page", ["pitfalls.md", "track-record.md"])
+@pytest.mark.parametrize("page", ["pitfalls.md", "track-record.md", "operators.md"])
 def test_the_tests_that_a_page_names_exist(page: str) -> None:
     lines = (ROOT / "docs" / page).read_text().splitlines()
     assert [name for line in lines for name in missing_tests(line)[1]] == []

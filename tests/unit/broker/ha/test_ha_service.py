@@ -241,6 +241,19 @@ async def test_a_dead_slave_leaves_at_once_and_confirm_goes_on(tmp_path: Path) -
         await until(lambda: master.replicated[-1] == end, "confirm goes on")
 
 
+async def test_two_slaves_that_die_together_leave_together(tmp_path: Path) -> None:
+    """#9897: RocketMQ took one of them back into the set, and messages waited for it."""
+    async with group(tmp_path, 4) as (master, *slaves):
+        await master.lead(1)
+        for slave in slaves:
+            await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2, 3, 4], "all join")
+        await asyncio.gather(slaves[0].service.stop(), slaves[1].service.stop())
+        end = master.put()
+        await until(lambda: master.in_sync() == [1, 4], "shrink")
+        await until(lambda: master.replicated[-1] == end, "confirm goes on")
+
+
 async def test_a_silent_slave_leaves_after_the_lag_limit(tmp_path: Path) -> None:
     async with group(tmp_path, 2) as (master, slave):
         await master.lead(1)

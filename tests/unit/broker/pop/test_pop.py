@@ -1,5 +1,6 @@
 """Pop consumption: what goes out, what is acknowledged, what comes again, and what a new master knows."""
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -730,6 +731,15 @@ async def test_the_same_attempt_gets_the_same_messages(scene: Scene) -> None:
     asked = {"order": "true", "queueId": 0}
     assert await notify(scene, attemptId="a", **asked) == "true"
     assert await notify(scene, attemptId="b", **asked) == "false"
+
+
+async def test_the_same_attempt_among_others_gets_the_same_messages(scene: Scene) -> None:
+    """#10827: RocketMQ answers it with nothing while another pop of the group has its lock."""
+    scene.send(b"1", b"2")
+    assert len(await scene.pop(order="true", queueId=0, attemptId="a")) == 2
+    others = [scene.pop(order="true", queueId=0, attemptId=f"b{number}") for number in range(8)]
+    *before, again = await asyncio.gather(*others, scene.pop(order="true", queueId=0, attemptId="a"))
+    assert bodies(again) == [b"1", b"2"] and not any(before)
 
 
 async def test_new_groups_begin_where_they_say(scene: Scene) -> None:

@@ -606,6 +606,21 @@ async def test_who_comes_back_hears_who_is_master(bench: Bench) -> None:
     assert push.ext_fields["masterBrokerId"] == "1"
 
 
+async def test_a_dead_follower_elects_nobody(bench: Bench) -> None:
+    """#8380: with jRaft, RocketMQ elected when a follower was dead and the master alive."""
+    await bench.group_of(1, 2)
+    async with bench.reconciling():
+        await turns()
+        bench.lose(2)
+        for _ in range(3):
+            bench.now_ms += 6_000
+            await bench.beat(1)
+            bench.plugin.elections.check_all_groups()
+            await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (1, 1)
+    assert bench.plugin.elections.retries == {}
+
+
 async def test_a_master_that_dies_during_its_election_is_noticed(bench: Bench) -> None:
     await bench.group_of(1, 2)
     async with bench.reconciling():
