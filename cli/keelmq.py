@@ -17,7 +17,7 @@ from cli.certificates import certificates
 from cli.command_line import print
 from cli.console import console
 from cli.container import app as container
-from cli.convert_config import convert_config
+from cli.convert_config.command import convert_config
 from cli.doctor.command import doctor
 from cli.init_security import init_security
 from cli.rebalance.command import rebalance_masters

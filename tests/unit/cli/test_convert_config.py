@@ -131,6 +131,119 @@ def test_only_services_that_run_rocketmq_are_reported_on(tmp_path: Path) -> None
     assert rows["page rocketmq.config.namesrvAddr"][0] == "kept"
 
 
+COMPOSE = """\
+x-common: &common {TZ: UTC, MAX_HEAP_SIZE: 1g}
+services:
+  a broker:
+    image: apache/rocketmq:5.3.1
+    environment:
+      <<: *common
+      NAMESRV_ADDR: namesrv:9876
+      BROKER_NAME: '"broker-a"'
+      BROKER_IP1: 10.0.0.7:10911
+      LISTEN_PORT: 10911
+      AUTO_CREATE_TOPIC_ENABLE: true
+      FLUSH_DISK_TYPE: ${FLUSH}
+      STORE_PATH_ROOT_DIR:
+      SOME: "thing\\nKEELMQ_listenPort=1"
+"""
+MANIFESTS = """\
+kind: ConfigMap
+data:
+  broker.conf: |
+    brokerClusterName=c
+    brokerName="broker-a"
+    enableDLegerCommitLog=true
+  plain_acl.yml: "accounts: [{accessKey: tool, secretKey: '12345678'}]"
+  note.conf: "a=b"
+---
+kind: StatefulSet
+spec: {template: {spec: {containers: [
+  {name: broker, image: 'docker.io/apache/rocketmq:5.3.1', env: [
+    {name: NAMESRV_ADDR, value: 'namesrv:9876'},
+    {name: BROKER_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}},
+    {name: BROKER_ROLE, value: ASYNC_MASTER}]},
+  {name: sidecar, image: fluentd, env: [{name: BROKER_NAME, value: x}]}]}}}
+"""
+VALUES = """\
+broker:
+  image: {repository: apache/rocketmq}
+  config: &it {deleteWhen: '04'}
+  env: [{name: BROKER_CLUSTER_NAME, value: c}]
+again: *it
+redis: {image: {repository: redis}, env: {BROKER_NAME: x}}
+"""
+
+
+def rows_of(text: str, tmp_path: Path) -> tuple[dict[str, tuple[str, str]], Path]:
+    """The verdicts and notes by key, and the directory of the new files."""
+    (tmp_path / "given.yaml").write_text(text)
+    done = run(str(tmp_path / "given.yaml"), "-o", str(tmp_path / "new"), "--json")
+    (file,) = json.loads(done.output)["files"]
+    assert sorted(file["outputs"]) == sorted(map(str, (tmp_path / "new").glob("*")))
+    return {row["key"]: (row["verdict"], row["note"]) for row in file["rows"]}, tmp_path / "new"
+
+
+def test_the_environment_of_a_service_becomes_a_file_of_variables(tmp_path: Path) -> None:
+    rows, new = rows_of(COMPOSE, tmp_path)
+    lines = (new / "a_broker.env").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        "TZ=UTC",
+        "NAMESRV_ADDR=namesrv:9876",
+        "KEELMQ_brokerName=broker-a",
+        "KEELMQ_brokerIP1=10.0.0.7",
+        "KEELMQ_listenPort=10911",
+        "KEELMQ_autoCreateTopicEnable=true",
+    ]
+    assert rows["a broker BROKER_NAME"] == ("changed", "is KEELMQ_brokerName here; without quotes")
+    assert (
+        rows["a broker FLUSH_DISK_TYPE"][0] == "unknown"
+        and "a template" in rows["a broker FLUSH_DISK_TYPE"][1]
+    )
+    assert "its value is not in this file" in rows["a broker STORE_PATH_ROOT_DIR"][1]
+    assert rows["a broker MAX_HEAP_SIZE"] == ("without effect", "there is no Java")
+    assert "# unknown, no program reads it: SOME=thing KEELMQ_listenPort=1" in lines
+
+
+def test_manifests_of_kubernetes_have_files_and_containers(tmp_path: Path) -> None:
+    rows, new = rows_of(MANIFESTS, tmp_path)
+    assert {path.name for path in new.iterdir()} == {"broker.conf", "broker.env"}
+    assert written(new / "broker.conf") == {"brokerClusterName": "c", "brokerName": "broker-a"}
+    assert written(new / "broker.env") == {
+        "NAMESRV_ADDR": "namesrv:9876",
+        "KEELMQ_brokerRole": "ASYNC_MASTER",
+    }
+    assert rows["enableDLegerCommitLog"][0] == "missing here" and rows["account tool"][0] == "kept"
+    assert rows["note.conf"] == ("unknown", "its keys do not show which program it is for")
+    assert "its value is not in this file" in rows["broker BROKER_NAME"][1]
+    assert not any(key.startswith("sidecar") for key in rows)
+
+
+def test_files_of_one_name_get_numbers(tmp_path: Path) -> None:
+    data = "kind: ConfigMap\ndata: {broker.conf: 'brokerName=a\n'}\n"
+    service = "spec: {containers: [{name: b, env: [{name: TZ, value: UTC}]}]}\n"
+    _, new = rows_of("---\n".join([data, data, service, service]), tmp_path)
+    assert {path.name for path in new.iterdir()} == {"broker.conf", "broker-2.conf", "b.env", "b-2.env"}
+
+
+def test_values_of_a_chart(tmp_path: Path) -> None:
+    rows, new = rows_of(VALUES, tmp_path)
+    assert rows.keys() == {"broker BROKER_CLUSTER_NAME"}
+    assert written(new / "broker.env") == {"KEELMQ_brokerClusterName": "c"}
+
+
+def test_a_yaml_file_that_repeats_itself_ends(tmp_path: Path) -> None:
+    text = "services: &all\n  a: {environment: [TZ=UTC], b: *all}\n"
+    assert rows_of(text, tmp_path)[0] == {"a TZ": ("kept", "")}
+
+
+def test_two_services_of_one_name_overwrite_nothing(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yml").write_text("services: {b: {environment: [TZ=UTC]}}\n")
+    done = run(*(str(tmp_path / f"{name}.yml") for name in ("one", "two")), "-o", str(tmp_path / "new"))
+    assert done.exit_code == 2 and not (tmp_path / "new").exists()
+
+
 def test_a_problem_names_the_file_and_no_directory_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text("brokerName=broker-a\nstorePathRootDir=D:/store\n")
     done = run(str(tmp_path / "broker.conf"))

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
-from cli.convert_config import Converted, Verdict
+from cli.convert_config.command import Converted
+from cli.convert_config.lines import Verdict
 from cli.doctor.files import Kind, load
 from cli.keelmq import app
 from keelmq.health.findings import Level
@@ -52,12 +53,7 @@ NO_KEYS = {
 """Keys of the files that are no key of any release of RocketMQ, and why."""
 
 NO_VARIABLES = {
-    "AUTO_CREATE_TOPIC_ENABLE",
     "AUTO_DELETE_TOPIC_ENABLE",
-    "BROKER_ID",
-    "BROKER_NAME",
-    "BROKER_ROLE",
-    "CLUSTER_NAME",
     "DEFAULT_TOPIC",
     "PERSISTENT_TOPIC_ENABLE",
 }
