@@ -151,7 +151,9 @@ class PopReader:
         places = [QueueOfGroup(params.group, params.topic, queue_id) for queue_id in params.queue_ids]
         retries = () if params.is_ordered else retry_topics(params.group, params.topic)
         return any(self._has_message(params, place, now_ms) for place in places) or any(
-            self._has_message(replace(params, message_filter=MATCH_ALL), QueueOfGroup(params.group, name, 0), now_ms)
+            self._has_message(
+                replace(params, message_filter=MATCH_ALL), QueueOfGroup(params.group, name, 0), now_ms
+            )
             for name in retries
         )
 
@@ -275,7 +277,9 @@ class PopReader:
         result = self._store.get(
             place.topic, place.queue_id, start, messages, size, message_filter.tag_codes, decodes=True
         )
-        return result if message_filter.sql is None or not result.views else select(result, message_filter.sql)
+        return (
+            result if message_filter.sql is None or not result.views else select(result, message_filter.sql)
+        )
 
     def _hand_out(
         self, params: PopParameters, popped: PopResult, place: QueueOfGroup, result: GetResult
