@@ -17,11 +17,11 @@ from broker.core.retention import QuotaUse
 from broker.store.message_store import MessageStore
 from tests.support.handler_context import send_gate
 from tests.support.store_parts import FILE_BYTES, open_store, put_many
-from tests.unit.broker.admin.test_live_settings import broker, change, client, conf
+from tests.unit.broker.admin.test_live_settings import broker, change, conf
 from tests.unit.broker.store.test_index import put_keyed
 from tests.unit.broker.store.test_inner_batch import items, open_batches, put_items
 
-__all__ = ["broker", "client", "conf"]  # fixtures
+__all__ = ["broker", "conf"]  # fixtures
 NO_HOURS = {"deleteWhen": ""}
 
 

@@ -21,9 +21,8 @@ from keelmq.remoting.operations.broker_metadata import (
     UpdateConsumerOffsetRequest,
 )
 from keelmq.remoting.servers.metrics import OVERFLOW
-from tests.unit.broker.app.test_broker_app import client, config, send
+from tests.unit.broker.app.test_broker_app import config, send
 
-__all__ = ["client"]  # a fixture
 COMMON = 5  # labels that all metrics have
 
 

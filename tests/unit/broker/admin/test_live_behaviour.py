@@ -18,9 +18,8 @@ from keelmq.remoting.operations.broker import (
 )
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from tests.support.reach_in import sync_by
-from tests.unit.broker.app.test_broker_app import client, config
+from tests.unit.broker.app.test_broker_app import config
 
-__all__ = ["client"]  # a fixture
 FAR_FUTURE_MS = 4_102_444_800_000
 PREPARED = 4
 PLAIN = SendMessageRequestV2(a="g", b="T", e=0, g=1)

@@ -13,7 +13,6 @@ from broker.app.broker import Broker
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Failed, Ok
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
-from tests.unit.broker.app.test_broker_app import client
 from tests.unit.broker.controller_mode.test_durability_group import (
     SITUATIONS,
     Group,
@@ -24,7 +23,6 @@ from tests.unit.broker.controller_mode.test_durability_group import (
     until,
 )
 
-__all__ = ["client"]  # a fixture
 START = Settings(all_ack=False, sync_flush=False, copies=1, minimum=1)
 STEPS = (
     Settings(all_ack=True, sync_flush=False, copies=1, minimum=1),

@@ -18,9 +18,8 @@ from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, PULL_MESSAGE, P
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from keelmq.remoting.operations.route import TopicConfig
 from keelmq.runtime import program
-from tests.unit.broker.app.test_broker_app import client, config, send
+from tests.unit.broker.app.test_broker_app import config, send
 
-__all__ = ["client"]  # a fixture
 FILE = "# ours\nbrokerName=b\nfileReservedTime=72\n"
 
 

@@ -17,9 +17,8 @@ from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
 from keelmq.remoting.servers.metrics import documented
 from keelmq.security.metrics import TABLE as SECURITY
 from tests.support.http_parts import ask, samples, shapes, value
-from tests.unit.broker.app.test_broker_app import client, config, send
+from tests.unit.broker.app.test_broker_app import config, send
 
-__all__ = ["client"]  # a fixture
 PROM = {"metrics_exporter_type": "PROM", "metrics_prom_exporter_port": 0, "broker_ip1": "127.0.0.1"}
 
 

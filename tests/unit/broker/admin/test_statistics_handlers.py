@@ -30,9 +30,7 @@ from keelmq.remoting.operations.clients import (
     SubscriptionData,
 )
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
-from tests.unit.broker.app.test_broker_app import client, config, send
-
-__all__ = ["client"]  # a fixture
+from tests.unit.broker.app.test_broker_app import config, send
 
 
 class Desk:

@@ -21,9 +21,8 @@ from keelmq.remoting.operation import Ok
 from keelmq.runtime.isolated_log import IsolatedLog
 from keelmq.runtime.log_context import current_log_context, log_context
 from keelmq.runtime.program import log_to_stderr
-from tests.unit.broker.app.test_broker_app import client, config, send
+from tests.unit.broker.app.test_broker_app import config, send
 
-__all__ = ["client"]  # a fixture
 LOGGERS = ("broker.", "keelmq.remoting.dispatch", "keelmq.remoting.servers", "keelmq.runtime")
 
 

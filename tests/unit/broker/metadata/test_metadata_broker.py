@@ -13,9 +13,7 @@ from keelmq.remoting.operations.broker_metadata import (
     ConsumerOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
-from tests.unit.broker.app.test_broker_app import client, config, send
-
-__all__ = ["client"]  # a fixture
+from tests.unit.broker.app.test_broker_app import config, send
 
 
 async def commit(client: RemotingClient, broker: Broker, offset: int) -> None:

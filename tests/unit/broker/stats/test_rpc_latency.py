@@ -21,9 +21,8 @@ from keelmq.remoting.operations.broker import (
 from keelmq.remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
 from tests.support.handler_context import send_gate
 from tests.support.store_parts import FakePeer
-from tests.unit.broker.app.test_broker_app import client, config, send
+from tests.unit.broker.app.test_broker_app import config, send
 
-__all__ = ["client"]  # a fixture
 ASK = Operation(105, "ask", Empty, Empty)
 
 
