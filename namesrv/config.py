@@ -1,5 +1,6 @@
 """NamesrvConfig: the keys of mqnamesrv, RocketMQ's names and defaults where it has them."""
 
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,6 +30,15 @@ AT_RUN_TIME = frozenset(
     }
 )
 """Keys that a request (318) can change; the others are read at start."""
+
+
+@cache
+def _keys_of_controller() -> frozenset[str]:
+    """Returns the keys of the controller plugin. Cached: finding a plugin reads all installed packages."""
+    from namesrv.plugins import load_plugin  # the plugin need not be loaded for anything else
+
+    models = load_plugin("controller").config_models()
+    return frozenset(field.alias or name for model in models for name, field in model.model_fields.items())
 
 
 class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
@@ -131,10 +141,7 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
     def foreign(cls, key: str, value: str) -> Foreign | None:
         """Returns why a key of the controller has no effect: the controller is off, or its model would have
         the key."""
-        from namesrv.plugins import load_plugin  # the plugin need not be loaded for anything else
-
-        of_controller = load_plugin("controller").config_models()
-        if any(key == field.alias for model in of_controller for field in model.model_fields.values()):
+        if key in _keys_of_controller():
             return Foreign("the controller is off; enableControllerInNamesrv=true turns it on", False)
         return None
 
