@@ -111,6 +111,14 @@ class Processes:
                 assert time.monotonic() < deadline, "a member did not come back"
                 await asyncio.sleep(0.02)
 
+    async def append_until(self, stop: asyncio.Event, name: str, places: dict[str, int]) -> None:
+        """A client: appends one text after the other. places: text -> index."""
+        count = 0
+        while not stop.is_set():
+            text = f"{name}-{count}"
+            places[text] = await self.append(text)
+            count += 1
+
     async def append(self, text: str, but: MemberProcess | None = None) -> int:
         """Repeats with the same id until it is applied; the answer is the event's place."""
         deadline = time.monotonic() + WAIT_S

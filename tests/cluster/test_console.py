@@ -6,6 +6,7 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,51 +149,54 @@ def elections_of(directory: Path, user: str) -> list[dict[str, Any]]:
     return [each for each in lines if each.get("code") == 1002 and each.get("user") == user]
 
 
-async def test_log_in_and_an_election_where_everything_is_on(tmp_path: Path) -> None:
+@asynccontextmanager
+async def secured_cluster(tmp_path: Path) -> AsyncIterator[tuple[Harness, str, ssl.SSLContext]]:
+    """Yields the cluster, and the URL and CA of its first console."""
     settings = SAFE | {"minInSyncReplicas": "1"}
     with secured(tmp_path, "KeelCluster") as keys:
         async with Harness(
             tmp_path, brokers=2, broker_settings=settings | keys, namesrv_settings=keys, http=True
         ) as running:
-            server = running.cluster.name_servers[0]
             trusted = ssl.create_default_context(cafile=tmp_path / SECURITY / "ca.crt")
-            base = f"https://{server.http_address}"
-            async with httpx.AsyncClient(base_url=base, timeout=30, verify=trusted, headers=PAGE) as client:
-                await ready(running, client)
-                assert (await client.get("/v1/console/status")).status_code == 401
-                assert (await client.get("/console/")).status_code in (200, 503)
-                admin = read_credentials(credentials_path(tmp_path)).credentials
-                who = {"user": admin.access_key, "password": "wrong"}
-                assert (await client.post("/v1/console/login", json=who)).status_code == 401
-                who["password"] = admin.secret_key
-                answer = await client.post("/v1/console/login", json=who)
-                assert answer.status_code == 200, answer.text
-                assert "secure" in answer.headers["set-cookie"].lower()
-                assert admin.secret_key not in answer.text + answer.headers["set-cookie"]
-                group = (await status_of(client))["groups"][0]
-                assert group["masterId"] is not None, group
-                slave = next(each for each in group["replicas"] if each["role"] == "slave")
-                act = {
-                    "parameters": {
-                        "cluster": group["cluster"],
-                        "brokerName": group["brokerName"],
-                        "brokerId": slave["brokerId"],
-                    },
-                    "confirm": True,
-                }
-                answer = await client.post("/v1/console/actions/electMaster", json=act)
-                assert answer.status_code == 200, answer.text
+            yield running, f"https://{running.cluster.name_servers[0].http_address}", trusted
 
-                async def moved() -> bool | None:
-                    return (await status_of(client))["groups"][0]["masterId"] == slave["brokerId"] or None
 
-                await running.cluster.until("the new master", moved, timeout_s=START_TIMEOUT_S)
+async def test_log_in_and_an_election_where_everything_is_on(tmp_path: Path) -> None:
+    async with secured_cluster(tmp_path) as (running, base, trusted):
+        async with httpx.AsyncClient(base_url=base, timeout=30, verify=trusted, headers=PAGE) as client:
+            await ready(running, client)
+            assert (await client.get("/v1/console/status")).status_code == 401
+            assert (await client.get("/console/")).status_code in (200, 503)
+            admin = read_credentials(credentials_path(tmp_path)).credentials
+            who = {"user": admin.access_key, "password": "wrong"}
+            assert (await client.post("/v1/console/login", json=who)).status_code == 401
+            who["password"] = admin.secret_key
+            answer = await client.post("/v1/console/login", json=who)
+            assert answer.status_code == 200, answer.text
+            assert "secure" in answer.headers["set-cookie"].lower()
+            assert admin.secret_key not in answer.text + answer.headers["set-cookie"]
+            group = (await status_of(client))["groups"][0]
+            assert group["masterId"] is not None, group
+            slave = next(each for each in group["replicas"] if each["role"] == "slave")
+            act = {
+                "parameters": {
+                    "cluster": group["cluster"],
+                    "brokerName": group["brokerName"],
+                    "brokerId": slave["brokerId"],
+                },
+                "confirm": True,
+            }
+            answer = await client.post("/v1/console/actions/electMaster", json=act)
+            assert answer.status_code == 200, answer.text
 
-            async def recorded() -> bool | None:
-                """Members ask for elections, too; these are of the console, and of the controller."""
-                lines = elections_of(tmp_path, admin.access_key)
-                return (
-                    len(lines) >= 2 and any("console" in each.get("remark", "") for each in lines)
-                ) or None
+            async def moved() -> bool | None:
+                return (await status_of(client))["groups"][0]["masterId"] == slave["brokerId"] or None
 
-            await running.cluster.until("both lines in the audit logs", recorded, timeout_s=10)
+            await running.cluster.until("the new master", moved, timeout_s=START_TIMEOUT_S)
+
+        async def recorded() -> bool | None:
+            """Members ask for elections, too; these are of the console, and of the controller."""
+            lines = elections_of(tmp_path, admin.access_key)
+            return (len(lines) >= 2 and any("console" in each.get("remark", "") for each in lines)) or None
+
+        await running.cluster.until("both lines in the audit logs", recorded, timeout_s=10)

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from cli.credentials import read_credentials
-from cli.lab.secure import SECURITY, credentials_path, secured
-from tests.cluster.test_console import PAGE, ready
-from tests.support.harness import SAFE, TOPIC, Harness
+from cli.lab.secure import credentials_path
+from tests.cluster.test_console import PAGE, ready, secured_cluster
+from tests.support.harness import TOPIC, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 BASE = "/v1/console"
@@ -86,68 +86,57 @@ async def logged_in(
 async def test_who_sees_what_where_security_is_on(tmp_path: Path) -> None:
     """A normal user, made in the console, reads the messages of one topic and of no other. Its password is in
     no answer and in no file of the audit log."""
-    settings = SAFE | {"minInSyncReplicas": "1"}
-    with secured(tmp_path, "KeelCluster") as keys:
-        async with Harness(
-            tmp_path, brokers=2, broker_settings=settings | keys, namesrv_settings=keys, http=True
-        ) as running:
-            server = running.cluster.name_servers[0]
-            trusted = ssl.create_default_context(cafile=tmp_path / SECURITY / "ca.crt")
-            base = f"https://{server.http_address}"
-            admin = read_credentials(credentials_path(tmp_path)).credentials
-            cluster: dict[str, Any] = {"cluster": "KeelCluster"}
-            secret = "a-long-password-of-bob"
-            async with httpx.AsyncClient(base_url=base, timeout=30, verify=trusted, headers=PAGE) as nobody:
-                await ready(running, nobody)
-                for path in ("topics", "consumers", "producers", f"messages?topic={TOPIC}", "users", "audit"):
-                    assert (await nobody.get(f"{BASE}/{path}")).status_code == 401, path
-            who = {"user": admin.access_key, "password": admin.secret_key}
-            async with logged_in(base, trusted, who) as client:
-                for topic in ("open", "closed"):
-                    made = await act(
-                        client, "updateTopic", **cluster, topic=topic, readQueues=1, writeQueues=1
-                    )
-                    assert made["done"], made
+    async with secured_cluster(tmp_path) as (running, base, trusted):
+        admin = read_credentials(credentials_path(tmp_path)).credentials
+        cluster: dict[str, Any] = {"cluster": "KeelCluster"}
+        secret = "a-long-password-of-bob"
+        async with httpx.AsyncClient(base_url=base, timeout=30, verify=trusted, headers=PAGE) as nobody:
+            await ready(running, nobody)
+            for path in ("topics", "consumers", "producers", f"messages?topic={TOPIC}", "users", "audit"):
+                assert (await nobody.get(f"{BASE}/{path}")).status_code == 401, path
+        who = {"user": admin.access_key, "password": admin.secret_key}
+        async with logged_in(base, trusted, who) as client:
+            for topic in ("open", "closed"):
+                made = await act(client, "updateTopic", **cluster, topic=topic, readQueues=1, writeQueues=1)
+                assert made["done"], made
 
-                    async def has_route(topic: str = topic) -> bool:
-                        return (await client.get(f"{BASE}/topics/{topic}")).status_code == 200
+                async def has_route(topic: str = topic) -> bool:
+                    return (await client.get(f"{BASE}/topics/{topic}")).status_code == 200
 
-                    await until("the route", has_route)
-                    sent = await act(client, "sendMessage", topic=topic, body=f"in {topic}", keys="k")
-                    assert sent["done"], sent
-                plan = await act(
-                    client, "createUser", confirm=False, **cluster, username="bob", password=secret
-                )
-                assert secret not in str(plan) and "--passwordFile FILE" in plan["preview"]["command"]
-                made = await act(client, "createUser", **cluster, username="bob", password=secret)
-                assert at_some(made), made
-                granted: dict[str, Any] = {
-                    "subject": "User:bob",
-                    "resources": ["Topic:open", "Cluster:KeelCluster"],
-                    "actions": ["Sub", "Get"],
-                }
-                made = await act(client, "updateAcl", **cluster, **granted)
-                assert at_some(made), made
-                access = await client.get(f"{BASE}/users", params={"q": "bob"})
-                assert secret not in access.text
-                assert [each["username"] for each in access.json()["users"]] == ["bob"]
-                entries = access.json()["acls"][0]["policies"][0]["entries"]
-                assert {each["resource"] for each in entries} == {"Topic:open", "Cluster:KeelCluster"}
+                await until("the route", has_route)
+                sent = await act(client, "sendMessage", topic=topic, body=f"in {topic}", keys="k")
+                assert sent["done"], sent
+            plan = await act(client, "createUser", confirm=False, **cluster, username="bob", password=secret)
+            assert secret not in str(plan) and "--passwordFile FILE" in plan["preview"]["command"]
+            made = await act(client, "createUser", **cluster, username="bob", password=secret)
+            assert at_some(made), made
+            granted: dict[str, Any] = {
+                "subject": "User:bob",
+                "resources": ["Topic:open", "Cluster:KeelCluster"],
+                "actions": ["Sub", "Get"],
+            }
+            made = await act(client, "updateAcl", **cluster, **granted)
+            assert at_some(made), made
+            access = await client.get(f"{BASE}/users", params={"q": "bob"})
+            assert secret not in access.text
+            assert [each["username"] for each in access.json()["users"]] == ["bob"]
+            entries = access.json()["acls"][0]["policies"][0]["entries"]
+            assert {each["resource"] for each in entries} == {"Topic:open", "Cluster:KeelCluster"}
 
-                async def audited() -> Any:
-                    answer = await client.get(f"{BASE}/audit", params={"operation": "AUTH_CREATE_USER"})
-                    return answer.json()["entries"]
+            async def audited() -> Any:
+                answer = await client.get(f"{BASE}/audit", params={"operation": "AUTH_CREATE_USER"})
+                return answer.json()["entries"]
 
-                lines = await until("a line of the audit log", audited)
-                assert lines[0]["user"] == admin.access_key
-            async with logged_in(base, trusted, {"user": "bob", "password": secret}) as bob:
-                mine = (await bob.get(f"{BASE}/messages", params={"topic": "open", "key": "k"})).json()
-                assert [each["preview"] for each in mine["messages"]] == ["in open"], mine
-                for query in ({"topic": "closed", "key": "k"}, {"topic": "closed"}):
-                    answer = await bob.get(f"{BASE}/messages", params=query)
-                    assert "in closed" not in answer.text
-                    assert answer.status_code in (403, 409) or answer.json()["problems"], answer.text
-                assert (await bob.get(f"{BASE}/users")).status_code == 403
-                assert (await bob.get(f"{BASE}/audit")).status_code == 403
-            files = [each.read_text() for each in tmp_path.rglob("audit/*") if each.is_file()]
-            assert files and not any(secret in each for each in files)
+            lines = await until("a line of the audit log", audited)
+            assert lines[0]["user"] == admin.access_key
+        async with logged_in(base, trusted, {"user": "bob", "password": secret}) as bob:
+            mine = (await bob.get(f"{BASE}/messages", params={"topic": "open", "key": "k"})).json()
+            assert [each["preview"] for each in mine["messages"]] == ["in open"], mine
+            for query in ({"topic": "closed", "key": "k"}, {"topic": "closed"}):
+                answer = await bob.get(f"{BASE}/messages", params=query)
+                assert "in closed" not in answer.text
+                assert answer.status_code in (403, 409) or answer.json()["problems"], answer.text
+            assert (await bob.get(f"{BASE}/users")).status_code == 403
+            assert (await bob.get(f"{BASE}/audit")).status_code == 403
+        files = [each.read_text() for each in tmp_path.rglob("audit/*") if each.is_file()]
+        assert files and not any(secret in each for each in files)

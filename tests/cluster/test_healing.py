@@ -4,6 +4,8 @@ an operator's mark on one of them reaches the others, and consumers pass it."""
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -85,17 +87,25 @@ async def until_told(cluster: Cluster, program: Program) -> None:
     await cluster.until("a line in the log", look, timeout_s=HEALED_WITHIN_S)
 
 
-async def test_a_flipped_byte_is_healed(tmp_path: Path) -> None:
+@asynccontextmanager
+async def damaged_slave(
+    tmp_path: Path,
+) -> AsyncIterator[tuple[Harness, AdminClient, Program, Program, int]]:
+    """Yields the group with messages, master, slave, and the place of a flipped byte in the slave's log."""
     async with (
         Harness(tmp_path, name_servers=1, brokers=2, broker_settings=SETTINGS) as running,
         AdminClient() as admin,
     ):
-        cluster = running.cluster
-        await send(cluster)
+        await send(running.cluster)
         master = await running.master()
-        slave = next(program for program in cluster.brokers if program is not master)
-        await asyncio.to_thread(cluster.stop_program, slave)
-        at = flip(slave, 7)
+        slave = next(program for program in running.cluster.brokers if program is not master)
+        await asyncio.to_thread(running.cluster.stop_program, slave)
+        yield running, admin, master, slave, flip(slave, 7)
+
+
+async def test_a_flipped_byte_is_healed(tmp_path: Path) -> None:
+    async with damaged_slave(tmp_path) as (running, admin, master, slave, at):
+        cluster = running.cluster
         cluster.start_program(slave)
         await running.all_in_sync()
         for damaged, other in ((slave, master), (master, slave)):
@@ -111,16 +121,8 @@ async def test_a_flipped_byte_is_healed(tmp_path: Path) -> None:
 
 
 async def test_a_record_that_all_have_lost(tmp_path: Path) -> None:
-    async with (
-        Harness(tmp_path, name_servers=1, brokers=2, broker_settings=SETTINGS) as running,
-        AdminClient() as admin,
-    ):
+    async with damaged_slave(tmp_path) as (running, admin, master, slave, at):
         cluster = running.cluster
-        await send(cluster)
-        master = await running.master()
-        slave = next(program for program in cluster.brokers if program is not master)
-        await asyncio.to_thread(cluster.stop_program, slave)
-        at = flip(slave, 7)
         store = slave.settings["storePathRootDir"]
 
         def repair(*more: str) -> tuple[int, str]:

@@ -127,15 +127,7 @@ async def test_twenty_seconds_of_cuts(network: netns.Network, tmp_path: Path) ->
     """Every acknowledged event is there, once, on all members."""
     async with members(network, tmp_path, compaction=40) as group:
         dice, places, stop = random.Random(7), dict[str, int](), asyncio.Event()
-
-        async def client(name: str) -> None:
-            count = 0
-            while not stop.is_set():
-                text = f"{name}-{count}"
-                places[text] = await group.append(text)
-                count += 1
-
-        clients = [asyncio.create_task(client(name)) for name in "ab"]
+        clients = [asyncio.create_task(group.append_until(stop, name, places)) for name in "ab"]
         ends = time.monotonic() + WAIT_S
         while time.monotonic() < ends:
             one, other = dice.sample(range(3), 2)

@@ -21,15 +21,7 @@ pytestmark = pytest.mark.cluster
 async def test_kill_9_of_the_leader_again_and_again(tmp_path: Path) -> None:
     async with Processes(tmp_path, compaction_entries=40) as group:
         places, gaps, stop = dict[str, int](), list[float](), asyncio.Event()
-
-        async def client(name: str) -> None:
-            count = 0
-            while not stop.is_set():
-                text = f"{name}-{count}"
-                places[text] = await group.append(text)
-                count += 1
-
-        clients = [asyncio.create_task(client(name)) for name in "ab"]
+        clients = [asyncio.create_task(group.append_until(stop, name, places)) for name in "ab"]
         for turn in range(5):
             for step in range(20):
                 await group.append(f"step-{turn}-{step}")

@@ -27,6 +27,7 @@ from keelmq.remoting.servers.metrics import documented
 from keelmq.runtime.config import ConfigError
 from keelmq.security.metrics import TABLE as SECURITY
 from tests.support.http_parts import ask, samples, shapes, value
+from tests.unit.broker.app.test_broker_app import broker_without_role
 
 DEADLINE_S = 10.0
 GOOD = BrokerReadiness(
@@ -228,18 +229,12 @@ async def test_a_stuck_disk_takes_the_broker_out(tmp_path: Path) -> None:
 
 async def test_a_broker_without_role_is_measured_and_not_ready(tmp_path: Path) -> None:
     """Its controllers do not answer: nothing is known but its log."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        controlled = config(
-            tmp_path, enable_controller_mode=True, controller_addr=address, namesrv_addr=address
-        )
-        async with Broker(controlled) as broker:
-            ready = await ask(broker.http_address, "/readyz")
-            assert ready.status_code == 503
-            assert ready.json()["reasons"] == ["no role yet", "not registered with any name server"]
-            assert (await ask(broker.http_address, "/v1/health")).json()["role"] == "none"
-            found = samples((await ask(broker.http_address, "/metrics")).text)
+    async with broker_without_role(tmp_path, http_port=0) as broker:
+        ready = await ask(broker.http_address, "/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["reasons"] == ["no role yet", "not registered with any name server"]
+        assert (await ask(broker.http_address, "/v1/health")).json()["role"] == "none"
+        found = samples((await ask(broker.http_address, "/metrics")).text)
     assert value(found, "rocketmq_broker_role", broker_id="-1") == -1
     assert value(found, "rocketmq_broker_epoch") == 0
     assert "rocketmq_syncstateset_size" not in found

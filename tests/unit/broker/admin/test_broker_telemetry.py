@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from keelmq.runtime.clock import now_us
 from keelmq.runtime.log_buckets import bucket_top
 from keelmq.runtime.tasks import TaskSet
 from tests.support.reach_in import link_of
-from tests.unit.broker.app.test_broker_app import config, send
+from tests.unit.broker.app.test_broker_app import broker_without_role, config, send
 from tests.unit.broker.ha.test_ha_service import FILE_BYTES, HOST, TopicT, group, until
 from tests.unit.broker.ha.test_ha_service import Broker as Member
 
@@ -105,15 +104,9 @@ async def test_a_broker_without_telemetry_files_serves_on(
 
 
 async def test_nothing_is_sampled_before_the_id_is_known(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        controlled = config(
-            tmp_path, enable_controller_mode=True, controller_addr=address, namesrv_addr=address
-        )
-        async with Broker(controlled) as broker:
-            assert broker.telemetry is not None
-            assert broker.telemetry.sample() is None
+    async with broker_without_role(tmp_path) as broker:
+        assert broker.telemetry is not None
+        assert broker.telemetry.sample() is None
     assert written(tmp_path / "store", "ha_sample") == []
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,17 @@ def config(tmp_path: Path, **more: object) -> BrokerConfig:
         **more,
     }
     return BrokerConfig.model_validate(settings)
+
+
+@asynccontextmanager
+async def broker_without_role(tmp_path: Path, **more: object) -> AsyncIterator[Broker]:
+    """Its controllers and name servers do not answer."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        silence = {"enable_controller_mode": True, "controller_addr": address, "namesrv_addr": address}
+        async with Broker(config(tmp_path, **silence, **more)) as broker:
+            yield broker
 
 
 async def send(client: RemotingClient, broker: Broker, body: bytes) -> Ok[object] | Failed:

@@ -1,34 +1,22 @@
 """What a broker says of itself when it registers (1003)."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import BrokerMetaError, MetaFiles
 from keelmq.remoting.operations.controller import (
     REGISTER_BROKER_TO_CONTROLLER,
     RegisterBrokerToControllerRequest,
 )
 from tests.support.file_damage import DAMAGE, content_of, put_back, times_of, tries
-from tests.unit.broker.controller_mode.test_replicas_manager import FakeController
+from tests.unit.broker.controller_mode.test_replicas_manager import FakeController, identity_at
 
 
 async def epoch_said(directory: Path, last_epoch: int | None) -> tuple[int | None, int | None]:
     """Of the first 1003, and of one later in the same process."""
-    controller: Any = FakeController()
-    files, said = MetaFiles(directory, cluster_name="C", broker_name="b"), list[int | None]()
-    identity = Identity(
-        files,
-        controller,
-        cluster_name="C",
-        broker_name="b",
-        broker_address=lambda: "me:1",
-        on_registered=lambda: None,
-        last_epoch=lambda: last_epoch,
-    )
-    identity.load()
+    controller, said = FakeController(), list[int | None]()
+    identity = identity_at(directory, controller, last_epoch)
     for register in (identity.settle, identity.register_again):
         await register()
         request = controller.last[REGISTER_BROKER_TO_CONTROLLER.code]

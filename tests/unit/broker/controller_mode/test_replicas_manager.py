@@ -190,6 +190,20 @@ class Scene:
                 await self.changed.wait()
 
 
+def identity_at(directory: Path, controller: Any, last_epoch: int | None) -> Identity:
+    identity = Identity(
+        MetaFiles(directory, cluster_name="C", broker_name="b"),
+        controller,
+        cluster_name="C",
+        broker_name="b",
+        broker_address=lambda: "me:1",
+        on_registered=lambda: None,
+        last_epoch=lambda: last_epoch,
+    )
+    identity.load()
+    return identity
+
+
 class Broker:
     def __init__(self, directory: Path) -> None:
         self.controller, self.scene, self.tasks = FakeController(), Scene(), TaskSet()
@@ -210,18 +224,8 @@ class Broker:
         self.scene.changed.set()
 
     def start(self) -> ReplicasManager:
-        files = MetaFiles(self.directory, cluster_name="C", broker_name="b")
         controller: Any = self.controller
-        identity = Identity(
-            files,
-            controller,
-            cluster_name="C",
-            broker_name="b",
-            broker_address=lambda: "me:1",
-            on_registered=lambda: None,
-            last_epoch=lambda: None,
-        )
-        identity.load()
+        identity = identity_at(self.directory, controller, None)
         self.manager = ReplicasManager(
             identity,
             controller,
@@ -310,11 +314,17 @@ async def test_a_failed_change_stays_fenced_and_is_repeated(
     assert "Traceback" not in caplog.text
 
 
-async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker: Broker) -> None:
+async def searching(broker: Broker) -> ReplicasManager:
+    """A slave whose master's HA address is not known yet."""
     broker.scene.ha_address = None
     broker.controller.elect(1, epoch=1)
     manager = broker.start()
     await broker.scene.until(lambda: "find m:1" in broker.scene.log)
+    return manager
+
+
+async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker: Broker) -> None:
+    manager = await searching(broker)
     manager.offer(RoleUpdate(2, 2, "me:1", frozenset({2}), 2))
     await broker.scene.until(lambda: "announce 2" in broker.scene.log)
     assert manager.role.is_master
@@ -323,10 +333,7 @@ async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker
 
 async def test_a_master_that_has_moved_is_looked_for_at_its_new_address(broker: Broker) -> None:
     """Of the same term: it was elected at the address that it had before, and has registered since."""
-    broker.scene.ha_address = None
-    broker.controller.elect(1, epoch=1)
-    manager = broker.start()
-    await broker.scene.until(lambda: "find m:1" in broker.scene.log)
+    manager = await searching(broker)
     manager.offer(RoleUpdate(1, 1, "moved:1", frozenset({1}), 1))
     await broker.scene.until(lambda: "find moved:1" in broker.scene.log)
     broker.scene.ha_address = "moved:2"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from broker.app.broker import Broker as Program
-from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.slave_sync import Leader, SlaveSync
 from broker.metadata import file_store
 from broker.metadata.core.table import Update, Version
@@ -39,6 +38,7 @@ from keelmq.remoting.operations.route import TopicConfig
 from tests.support.handler_parts import Broker
 from tests.support.metadata_parts import open_metadata
 from tests.support.server_parts import until
+from tests.unit.broker.app.test_broker_app import config
 
 FULL = OSError(28, "No space left on device", "topics.json")
 
@@ -237,21 +237,11 @@ async def test_a_send_whose_topic_cannot_be_written_is_told_so(broker: Broker, d
 # -- the program ---------------------------------------------------------------------------------------------
 
 
-async def test_no_file_is_written_in_the_thread_of_the_loop(tmp_path: Path, disk: Disk) -> None:
+async def test_no_file_is_written_in_the_thread_of_the_loop(
+    tmp_path: Path, disk: Disk, client: RemotingClient
+) -> None:
     """Creating a topic by an administrator or by a message; a group by a pull."""
-    config = BrokerConfig.model_validate(
-        {
-            "broker_name": "b",
-            "bind_address": "127.0.0.1",
-            "listen_port": 0,
-            "http_port": -1,
-            "store_path_root_dir": tmp_path / "store",
-            "mapped_file_size_commit_log": 65_536,
-            "mapped_file_size_consume_queue": 2_000,
-        }
-    )
-    client = RemotingClient()
-    async with Program(config) as program:
+    async with Program(config(tmp_path)) as program:
         disk.threads.clear()
         disk.names.clear()
         created = CreateTopicRequest(
@@ -268,7 +258,6 @@ async def test_no_file_is_written_in_the_thread_of_the_loop(tmp_path: Path, disk
         assert isinstance(await client.call(program.address, PULL_MESSAGE, pull), Ok)
         await until(lambda: "subscriptionGroup.json" in disk.names)
         assert threading.get_ident() not in disk.threads
-    await client.close()
 
 
 def read_names(store: Path) -> set[str]:

@@ -446,7 +446,10 @@ def test_a_replica_that_lacks_many_rows_gets_the_whole_table(
         assert change is not None and change.whole is (number == 5)
 
 
-async def test_a_large_table_is_written_by_a_thread_and_in_force_when_it_is_on_disk(tmp_path: Path) -> None:
+def whole_table(
+    tmp_path: Path,
+) -> tuple[ConsumerOffsetTable, ConsumerOffsetTable, MetadataUpdate]:
+    """Returns a master, a replica with another row, and the master's update for it."""
     master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
     replica.commit("old", "T", 0, 9)
     replica.commit_staged()
@@ -455,6 +458,11 @@ async def test_a_large_table_is_written_by_a_thread_and_in_force_when_it_is_on_d
     master.commit_staged()
     update = master.updates_since(None)
     assert update is not None
+    return master, replica, update
+
+
+async def test_a_large_table_is_written_by_a_thread_and_in_force_when_it_is_on_disk(tmp_path: Path) -> None:
+    master, replica, update = whole_table(tmp_path)
     with _held(replica) as (entered, go_on):
         accepting = asyncio.create_task(replica.accept_large(update))
         await asyncio.to_thread(entered.wait)
@@ -475,14 +483,7 @@ async def test_a_large_table_is_written_by_a_thread_and_in_force_when_it_is_on_d
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_large_table_whose_replica_changes_its_role(tmp_path: Path, is_late: bool) -> None:
     """Memory and disk have it, or neither: what is journaled afterwards continues what the file has."""
-    master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
-    replica.commit("old", "T", 0, 9)
-    replica.commit_staged()
-    master.begin_term(2)
-    master.commit("g", "T", 0, 4)
-    master.commit_staged()
-    update = master.updates_since(None)
-    assert update is not None
+    _, replica, update = whole_table(tmp_path)
     with _held(replica, after=is_late) as (entered, go_on):
         accepting = asyncio.create_task(replica.accept_large(update))
         await asyncio.to_thread(entered.wait)
