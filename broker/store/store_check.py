@@ -21,10 +21,13 @@ from broker.store.settings import StoreConfig
 
 START_BYTES_MIN: Final = 64 << 10
 """Free bytes that a start needs besides the files of the log: marks, the checkpoint, metadata."""
+_IN_ROCKSDB: Final = "are in RocksDB: write them into a file with RocketMQ's mqadmin rocksDBConfigToJson"
 UNREAD: Final = {
     "dledger-*/data": "has the messages of a DLedger CommitLog: let consumers read them from RocketMQ",
-    "config/*/CURRENT": "has topics, groups or consumer offsets in RocksDB: write them into files with "
-    "RocketMQ's mqadmin rocksDBConfigToJson",
+    "config/topics/CURRENT": f"shows that the topics {_IN_ROCKSDB}",
+    "config/subscriptionGroups/CURRENT": f"shows that the groups {_IN_ROCKSDB}",
+    "config/consumerOffsets/CURRENT": f"shows that the consumer offsets {_IN_ROCKSDB}",
+    "config/metadata/CURRENT": f"shows that topics, groups and offsets {_IN_ROCKSDB}",
     "kvStore/CURRENT": "may have popped messages in RocksDB: write them into the log with RocketMQ's mqadmin "
     "exportPopRecord",
 }

@@ -46,12 +46,13 @@ def _as_5_1(root: Path) -> None:
 
 
 def _as_5_3(root: Path) -> None:
-    """With the files of the timer wheel, and a RocksDB that nothing uses."""
+    """With the files of the timer wheel, users in RocksDB, and a RocksDB that nothing uses."""
     (root / "timerwheel").write_bytes(bytes(4_096))
     (root / "timerlog").mkdir()
     (root / "timerlog" / ("0" * 20)).write_bytes(bytes(4_096))
-    (root / "rocksdbstore").mkdir()
-    (root / "rocksdbstore" / "CURRENT").write_text("MANIFEST-000004\n")
+    for database in (root / "rocksdbstore", root / "config" / "users", root / "config" / "acls"):
+        database.mkdir()
+        (database / "CURRENT").write_text("MANIFEST-000004\n")
 
 
 def config(root: Path) -> BrokerConfig:

@@ -139,7 +139,13 @@ KINDS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "topics in RocksDB": (
         lambda root: _rocksdb(root / "config" / "topics"),
         {},
-        "mqadmin rocksDBConfigToJson, then move STORE/config/topics away",
+        "shows that the topics are in RocksDB: write them into a file with RocketMQ's mqadmin "
+        "rocksDBConfigToJson, then move STORE/config/topics away",
+    ),
+    "all tables in one RocksDB": (
+        lambda root: _rocksdb(root / "config" / "metadata"),
+        {},
+        "rocksDBConfigToJson, then move STORE/config/metadata away",
     ),
     "popped messages in RocksDB": (
         lambda root: _rocksdb(root / "kvStore"),
