@@ -8,6 +8,8 @@ import namesrv.http.metrics
 import namesrv.plugins.controller.http.metrics
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
 from keelmq.remoting.servers.metrics import Table
+from keelmq.upstream.keys import names
+from keelmq.upstream.wire import reasons, wire_verdicts
 from tools.monitoring import alert_table
 
 TABLES = (
@@ -35,6 +37,20 @@ def section(table: Table) -> str:
     return "\n".join(rows)
 
 
+def rocketmq_table() -> str:
+    """Returns RocketMQ's metrics, whether each is exported under its name, and how it differs or why not."""
+    ours = {metric.name for each in TABLES for metric in each.metrics}
+    notes = wire_verdicts().metric_note | reasons(wire_verdicts().metric)
+    rows = ["| name | here | |", "|---|---|---|"]
+    for name in names().metrics:
+        rows.append(f"| `{name}` | {'yes' if name in ours else 'no'} | {notes.get(name, '')} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[str, str]:
     """Returns each part of the page with the name of its marker."""
-    return {"alerts": alert_table(), "tables": "\n\n".join(map(section, TABLES))}
+    return {
+        "alerts": alert_table(),
+        "RocketMQ's metrics": rocketmq_table(),
+        "tables": "\n\n".join(map(section, TABLES)),
+    }

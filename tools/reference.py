@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import attack_tables, cli_tables, config_tables, http_tables, metrics_tables
+from tools import attack_tables, cli_tables, config_tables, http_tables, metrics_tables, request_tables
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES: dict[str, Callable[[], dict[str, str]]] = {
@@ -16,6 +16,7 @@ PAGES: dict[str, Callable[[], dict[str, str]]] = {
     "configuration.md": config_tables.tables,
     "http.md": http_tables.tables,
     "metrics.md": metrics_tables.tables,
+    "requests.md": request_tables.tables,
 }
 OUTPUT = DOCS / "reference"
 LINK = re.compile(rf"\]\((?!#|\w+://)(?!(?:{'|'.join(PAGES)})\b)")

@@ -11,7 +11,6 @@ from broker.admin.notifications import Notifications
 from broker.admin.retention_service import RetentionService
 from broker.admin.runtime_info import RuntimeInfo
 from broker.admin.statistics import StatisticsHandlers
-from broker.admin.unsupported_requests import UNSUPPORTED_REQUESTS
 from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_forwarder import no_other_master
 from broker.admission.send_gate import SendGate
@@ -43,6 +42,7 @@ from broker.store.message_store import MessageStore
 from broker.store.scrub import Scrub
 from broker.timers.service import TimerService
 from broker.transactions.service import TransactionService
+from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.messages.unique_keys import UniqueKeys
 from keelmq.remoting.operation import OperationTable
@@ -50,6 +50,7 @@ from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.runtime.clock import now_ms
 from keelmq.security.program import ProgramSecurity
 from keelmq.security.user_requests import UserRequests
+from keelmq.upstream.wire import reasons, wire_verdicts
 
 
 class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +115,8 @@ def bind_operations(
     parts.clients.bind(table)
     _bind_metadata(table, parts, context)
     settings = _bind_admin(table, parts, context, handlers)
-    table.unsupported |= UNSUPPORTED_REQUESTS
+    refused = reasons(wire_verdicts().request)
+    table.unsupported |= {int(RequestCode[name]): why for name, why in refused.items()}
     parts.pending.latency.watch(table, parts.stats.creations.watchers(metadata.topics.is_system))
     if parts.security.access is not None:
 
@@ -194,7 +196,7 @@ def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerCo
     )
     stats.bind(table)
     DeletionPreviews(metadata, store, registry, stats.behind).bind(table)
-    ConsumerCalls(parts.clients, store).bind(table)
+    ConsumerCalls(parts.clients, store, broker_name=config.broker_name).bind(table)
     UserRequests(
         parts.users,
         member=parts.security.member_name,

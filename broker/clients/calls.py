@@ -7,6 +7,7 @@ RocketMQ 5.3.3 AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from broker.clients.client_requests import ClientRequests
@@ -43,17 +44,18 @@ MESSAGE_ID_DIGITS: Final = (32, 56)  # address of IPv4 or IPv6, port, offset
 
 
 class ConsumerCalls:
-    """answer_ms_max: timeout of 307 and 309. status_ms_max: timeout of 221."""
+    """broker_name: for consumers. answer_ms_max: timeout of 307 and 309. status_ms_max: timeout of 221."""
 
     def __init__(
         self,
         clients: Clients,
         store: MessageStore,
         *,
+        broker_name: str,
         answer_ms_max: int = ANSWER_MS_MAX,
         status_ms_max: int = STATUS_MS_MAX,
     ) -> None:
-        self._clients, self._store = clients, store
+        self._clients, self._store, self._broker_name = clients, store, broker_name
         self._requests = ClientRequests(clients, answer_ms_max=answer_ms_max, waiting_max=WAITING_MAX)
         self._status = ClientRequests(clients, answer_ms_max=status_ms_max, waiting_max=WAITING_MAX)
 
@@ -65,7 +67,7 @@ class ConsumerCalls:
 
     async def get_running_info(self, header: ConsumerCallRequest, call: Call) -> Reply:
         """Returns the running state of a consumer, as it reports it."""
-        return await self._ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header, call, b"")
+        return await self._ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header, call.ext_fields, b"")
 
     async def consume_directly(self, header: ConsumerCallRequest, call: Call) -> Reply:
         """Sends a stored message to a consumer, which consumes it at once and reports the result."""
@@ -80,7 +82,8 @@ class ConsumerCalls:
         if call.caller.checks_topics:
             found = decode(record)
             call.caller.check_topic(checked_topic(found.topic, found.properties))
-        return await self._ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, call, bytes(record))
+        fields = {**call.ext_fields, "brokerName": self._broker_name}
+        return await self._ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, fields, bytes(record))
 
     async def get_status(self, header: ConsumerStatusRequest, call: Call) -> Reply:
         """Returns, by client id, the offsets of the member in its queues of the topic. Members that do not
@@ -126,7 +129,9 @@ class ConsumerCalls:
             logger.info("consumer %s of %s: %s", member.client_id, header.group, error)
             return None
 
-    async def _ask(self, code: int, header: ConsumerCallRequest, call: Call, body: bytes) -> Reply:
+    async def _ask(
+        self, code: int, header: ConsumerCallRequest, fields: Mapping[str, str], body: bytes
+    ) -> Reply:
         client = self._clients.registry.find(header.consumer_group, header.client_id)
         peer = None if client is None else self._clients.peer_of(client.connection_id)
         if client is None or peer is None:
@@ -135,6 +140,6 @@ class ConsumerCalls:
         if client.version < VERSION_MIN:
             remark = f"the consumer <{header.client_id}> is too old for that: {client.version}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        question = RemotingCommand(code, 0, 0, None, unsigned(call.ext_fields), body)
+        question = RemotingCommand(code, 0, 0, None, unsigned(fields), body)
         answer = await self._requests.ask(peer, question)
         return Reply(code=answer.code, remark=answer.remark, body=answer.body)

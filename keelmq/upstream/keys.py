@@ -1,8 +1,8 @@
 """What a configuration key of RocketMQ means in a program here that has no key of that name.
 
-names.json is the inventory of RocketMQ's names, keys.toml the verdict on each key. Both are read when a
-program meets the first key that it does not know. For a new release of RocketMQ, replace names.json;
-tests/unit/keelmq/upstream then lists the keys without a verdict.
+names.json is the inventory of RocketMQ's names, keys.toml the verdict on each key (wire.py: on the other
+names). Both are read when a program meets the first key that it does not know. For a new release of RocketMQ,
+replace names.json; tests/unit/keelmq/upstream then lists the keys without a verdict.
 """
 
 import difflib
@@ -51,6 +51,7 @@ class Names(msgspec.Struct, frozen=True):
     response_codes: dict[str, int]
     headers: dict[str, tuple[str, ...]]
     commands: tuple[str, ...]
+    metrics: tuple[str, ...]
 
     def classes_of(self, key: str) -> frozenset[str]:
         """Returns the classes of RocketMQ that have, or had, a key; none: no release had it."""

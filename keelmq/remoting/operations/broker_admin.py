@@ -175,7 +175,7 @@ EXCHANGE_BROKER_HA_INFO = Operation(
 RESET_MASTER_FLUSH_OFFSET = Operation(
     RequestCode.RESET_MASTER_FLUSH_OFFSET, "resetMasterFlushOffset", FlushOffsetRequest
 )
-"""RocketMQ's brokers serve it; ours refuse it with an explanation (broker/admin/unsupported_requests.py)."""
+"""RocketMQ's brokers serve it; ours refuse it with an explanation (keelmq/upstream/wire.toml)."""
 SET_COMMITLOG_READ_MODE = Operation(
     RequestCode.SET_COMMITLOG_READ_MODE, "setCommitLogReadMode", ReadAheadRequest
 )

@@ -243,11 +243,12 @@ class ConsumeStatsRequest(Wire):
 
 class ConsumerCallRequest(Wire):
     """Header of 307 and 309, which the broker forwards to one consumer. msg_id: the offset message id of the
-    message to consume."""
+    message to consume. broker_name: of the broker that forwards 309."""
 
     consumer_group: str
     client_id: str
     msg_id: str | None = None
+    broker_name: str | None = None
     jstack_enable: bool | None = None
 
 

@@ -57,6 +57,7 @@ class Consumer:
 
     async def consume(self, header: ConsumerCallRequest, call: Call) -> Reply:
         self.seen.append(call.raw_body)
+        assert header.broker_name == "b"  # Java's consumers put it into the message's queue
         return Reply(body=b'{"consumeResult":"CR_SUCCESS"}')
 
     async def changed(self, header: ConsumerGroupRequest, call: Call) -> None:
