@@ -216,6 +216,7 @@ def _opened(found: StoreReport) -> MessageStore:
             index_enable=False,  # the next start truncates it
         )
     )
+    store.numbers.term_of = found.epochs.term_of
     store.load()
     return store
 

@@ -11,11 +11,13 @@ from broker.admin.repair import inspect_store
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, encode_epochs
 from broker.ha.epoch_wal import wal_of
+from broker.store.damage import FILE_NAME
 from cli.keelmq import app
 from tests.support.slices import first
 from tests.support.store_disk import After, StoreDisk, Torn
 from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put
 from tests.unit.broker.ha.test_ha_service import Broker, group, same, until
+from tests.unit.broker.store.test_unread_numbers import confirm, gap_without_room, receive
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +85,22 @@ def test_wipe_after(tmp_path: Path) -> None:
     assert store.commit_log.max_offset == starts[2]
     assert len(bodies(store)) == 5
     crash(store)
+
+
+def test_wipe_after_a_term_that_has_left_out_queue_offsets(tmp_path: Path) -> None:
+    """The store is recovered with its epochs, so the record behind the gap is not taken for damaged."""
+    store, term, (data,), _ = gap_without_room(tmp_path)
+    confirm(store)
+    store.close()
+    store = open_store(store.root, master=False)
+    receive(store, data)
+    end = store.commit_log.max_offset
+    EpochFile(store.root / "epochFileCheckpoint").save(Epochs.of([(1, 0), (2, term), (3, end)]))
+    crash(store)
+    done = repair(store.root, "--wipe-after", "2", "--yes")
+    assert done.exit_code == 0, done.output
+    assert inspect_store(store.root).max_offset == end
+    assert not (store.root / FILE_NAME).exists()
 
 
 def test_a_damaged_epoch_file_is_cut_below_what_the_backup_can_tell(tmp_path: Path) -> None:
