@@ -83,6 +83,18 @@ class ClientSettings(TelemetryConfig):
         120_000, gt=0, description="ms without a heartbeat after which a client is gone"
     )
 
+    priority_order_asc: bool = Field(
+        True, description="0 is the lowest priority: pops read the last queue of a priority topic first"
+    )
+    pop_from_retry_probability: int = Field(
+        20, ge=0, le=100, description="%, of pops that read the retry topics before the topic"
+    )
+    pop_from_retry_probability_for_priority: int = Field(
+        0, ge=0, le=100, description="%, the same for pops in the order of priority; 0: retries come last"
+    )
+    use_separate_retry_queue: bool = Field(
+        False, description="a pop's retries keep their queue, and so the order of their priority"
+    )
     pop_polling_size: int = Field(
         1_024, gt=0, description="pops that may wait for one topic (or queue) and group; 209 for more"
     )

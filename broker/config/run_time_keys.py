@@ -49,6 +49,9 @@ AT_RUN_TIME: Final = frozenset(
         "maxMessageSize",
         "minInSyncReplicas",
         "notifyConsumerIdsChangedEnable",
+        "popFromRetryProbability",
+        "popFromRetryProbabilityForPriority",
+        "priorityOrderAsc",
         "quotaPercentForDiskPartition",
         "recallMessageEnable",
         "registerBrokerTimeoutMills",
@@ -72,6 +75,7 @@ AT_RUN_TIME: Final = frozenset(
         "transactionCheckInterval",
         "transactionCheckMax",
         "transactionTimeOut",
+        "useSeparateRetryQueue",
     }
 )
 """The others are read at the start, and a request to change one is refused with that reason."""

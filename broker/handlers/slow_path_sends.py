@@ -6,11 +6,11 @@ SendMessageProcessor, AbstractSendMessageProcessor, HookUtils.
 """
 
 import random
-from typing import Final
 
 from broker.admission.fast_path import FastPathPeer
 from broker.admission.send_gate import PutRefused
 from broker.handlers.batch_sends import COMPRESSED, BatchSends
+from broker.handlers.priority import priority_of, with_queue
 from broker.handlers.scheduled_sends import ScheduledSends
 from broker.message.inner_batch import INNER_BATCH
 from broker.message.prop_crc import PROPERTY_ROOM_BYTES
@@ -37,10 +37,6 @@ def stored_suffix(cluster_name: str) -> bytes:
     """Returns the properties that the broker adds to every message. CLUSTER leads to the topic of replies
     (broker-ops pitfall 12)."""
     return b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01" + cluster_name.encode()
-
-
-PRIORITY: Final = b"_SYS_MSG_PRIORITY_"
-"""Of RocketMQ 5.4: which queue a message goes to, and in which order POP reads the queues."""
 
 
 def properties_bytes_max(context: HandlerContext, suffix: bytes) -> int:
@@ -181,18 +177,18 @@ class SlowPathSends:
             return f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
         if b"\0" in properties:  # recovery treats a zero as the end of the log
             return "the properties contain a zero byte"
-        if PRIORITY in properties and property_value(properties, PRIORITY) and not ext.reconsume_times:
-            return "messages have no priority here: it would be stored, and change nothing"
         if ext.sys_flag & INNER_BATCH and not ext.batch:
             return "sysFlag has the inner batch's bit, and the message is not sent as a batch"
         if ext.sys_flag & TRANSACTION_BITS and not is_half(properties):
             return "sysFlag has transaction bits, and property TRAN_MSG is not true"
+        is_retry = ext.topic.startswith(RETRY_PREFIX)
         try:
             delay_level = self._store.delay_levels.level_of(properties)
+            priority = None if is_retry else priority_of(properties)
         except ValueError as error:
             return str(error)
-        if ext.batch and (delay_level or ext.topic.startswith(RETRY_PREFIX)):
-            return "a batch is neither delayed nor a retry"
+        if ext.batch and (delay_level or is_retry or priority is not None):
+            return "a batch is neither delayed nor a retry, and has no priority: it has one queue"
         if ext.batch and ext.sys_flag & COMPRESSED:
             return "a batch is not compressed"  # its items could not be distinguished (clients pitfall 5)
         return None
@@ -208,6 +204,8 @@ class SlowPathSends:
         assert topic is not None, "checked"
         level = self._store.delay_levels.level_of(properties)
         queue_id = ext.queue_id
+        if not topic.is_retry:  # a retry keeps its priority, and has a queue already
+            properties, queue_id = with_queue(properties, queue_id, topic.write_queue_nums)
         if level:
             properties = with_properties(properties, dict.fromkeys(TIMER_PROPERTIES))  # the level wins
         if topic.is_retry:

@@ -378,6 +378,17 @@ class TopicTable(FileStore[TopicConfig]):
             raise OSError(why)
         return topic if topic is not None else self._created(_config(name, queue_nums))
 
+    def ensure_queues(self, name: str, queue_nums: int) -> Topic:
+        """Like ensure(), and adds queues to a topic that has fewer."""
+        topic = self.ensure(name, queue_nums)
+        if min(topic.read_queue_nums, topic.write_queue_nums) >= queue_nums:
+            return topic
+        counts = {
+            "read_queue_nums": max(topic.read_queue_nums, queue_nums),
+            "write_queue_nums": max(topic.write_queue_nums, queue_nums),
+        }
+        return self._created(topic.config.model_copy(update=counts))
+
     def _created(self, config: TopicConfig) -> Topic:
         topic = self.update(config)
         if self.on_auto_create is not None:

@@ -34,6 +34,8 @@ class PopConsumption:
             broker_name=broker_name,
             on_free=polling.free,
             on_dead=context.reads.count_dead_letter,
+            on_retry_queues=polling.watch,
+            has_separate_retry_queues=lambda: context.settings.use_separate_retry_queue,
         )
         self.handlers = PopHandlers(context, metadata, writer, self.pop, polling)
         self.assignment = AssignmentHandlers(context, metadata, broker_name)

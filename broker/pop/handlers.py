@@ -12,8 +12,9 @@ from broker.admission.send_gate import PutRefused
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import MATCH_ALL, SQL92, TAG, MessageFilter, parse
 from broker.message.record import tag_code
+from broker.metadata.core.attributes import priority_factor
 from broker.metadata.core.topic_names import RETRY_PREFIX, can_be_retried
-from broker.metadata.groups import FORBIDDEN_READ
+from broker.metadata.groups import FORBIDDEN_READ, Group
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ, Topic
 from broker.pop.core.handles import ORDER_REVIVE_QUEUE, BadHandle, Handle, bits_of, parse_handle, topic_of
@@ -103,18 +104,19 @@ class PopHandlers:
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
         if call.is_oneway:  # no client would get its messages
             raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop must not be oneway")
-        topic = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
+        topic, group = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
             min(header.invisible_time, INVISIBLE_MS_MAX), self._wanted(header), header.init_mode,
             header.order, (header.attempt_id or "")[:ATTEMPT_CHARACTERS_MAX],
+            0 if header.order else priority_factor(topic.config.attributes, group.config.attributes),
         )  # fmt: skip
         await self._must_serve()
         if self._is_full(params):
             raise CommandError(ResponseCode.SYSTEM_BUSY, "too many popped messages are not acknowledged yet")
         return None if self._pop_now(params, call) else self._wait(params, header.poll_time, call.for_later())
 
-    def _readable(self, group_name: str, topic_name: str, queue_id: int, peer: Peer) -> Topic:
+    def _readable(self, group_name: str, topic_name: str, queue_id: int, peer: Peer) -> tuple[Topic, Group]:
         if not self._context.readable:
             raise CommandError(ResponseCode.NO_PERMISSION, "the broker pop message is forbidden")
         topic = self._context.topics.get(topic_name)
@@ -141,7 +143,7 @@ class PopHandlers:
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.config.consume_enable or group.forbidden.get(topic_name, 0) & FORBIDDEN_READ:
             raise CommandError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
-        return topic
+        return topic, group
 
     def _wanted(self, header: PopMessageRequest | NotificationRequest) -> MessageFilter:
         if not header.exp:
@@ -357,7 +359,7 @@ class PopHandlers:
 
     async def peek(self, header: PeekMessageRequest, call: Call) -> Reply:
         """Returns the next messages without popping them (200052)."""
-        topic = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
+        topic, _ = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
         messages = min(max(header.max_msg_nums, 1), MESSAGES_MAX)
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0
@@ -372,7 +374,7 @@ class PopHandlers:
 
     async def notification(self, header: NotificationRequest, call: Call) -> Reply | None:
         """Tells whether a pop would find messages; waits up to pollTime for some (200054)."""
-        topic = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
+        topic, _ = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
         await self._must_serve()
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, 1, 0,

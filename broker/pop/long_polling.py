@@ -85,11 +85,14 @@ class PopLongPolling:
         key = waiter.key
         for topic in (key.topic, *retry_topics(key.group, key.topic)):
             self._keys.setdefault(topic, set()).add(key)
-            self._watch(topic)
+            self.watch(topic)
         return True
 
-    def _watch(self, topic: str) -> None:
-        """Watches all queues of the topic, also those from which only some requests can be answered."""
+    def watch(self, topic: str) -> None:
+        """Watches all queues of the topic, if a request waits that it can answer; also those from which only
+        some requests can be answered."""
+        if topic not in self._keys:
+            return
         config = self._topics.get(topic)
         watched = self._watched.setdefault(topic, {})
         for queue_id in range(config.read_queue_nums if config is not None else 1):
@@ -114,8 +117,7 @@ class PopLongPolling:
         for topic in sorted(topics):
             for key in sorted(self._keys.get(topic, ())):
                 self.serve(key)
-            if topic in self._keys:
-                self._watch(topic)
+            self.watch(topic)
 
     def free(self, group: str, topic: str) -> None:
         """Called when a queue that was popped in order is no longer blocked for this group."""

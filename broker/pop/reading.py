@@ -6,9 +6,9 @@ No function here awaits, so two pops never interleave in a queue (broker-ops pit
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -49,8 +49,6 @@ pop, the next turn of the event loop does."""
 FILTERED_MAX: Final = 64
 """Messages of a queue to which a notification applies its filter; of more, one probably matches
 (maxMessageFilterNumForNotification)."""
-RETRY_FIRST_ONE_IN: Final = 5
-"""One pop in this many reads the retry topics first, so that neither they nor the topic starve."""
 MIN_MODE: Final = 0
 TABLE_IS_FULL: Final = PutRefused(
     ResponseCode.SYSTEM_ERROR,
@@ -59,8 +57,29 @@ TABLE_IS_FULL: Final = PutRefused(
 )
 
 
+QueueOrder: TypeAlias = Callable[[int], Sequence[int]]
+"""(number of queues) -> their ids, in the order in which a pop reads them"""
+
+
+def from_any(queues: int) -> Sequence[int]:
+    """Returns the queues from a random one on, so that none is favoured."""
+    start = random.randrange(max(queues, 1))
+    return [(start + step) % queues for step in range(queues)]
+
+
+def from_last(queues: int) -> Sequence[int]:
+    """Returns the queues, the last one first."""
+    return range(queues)[::-1]
+
+
+def by_chance(percent: int) -> bool:
+    """Returns True for this share of the calls."""
+    return random.randrange(100) < percent
+
+
 class PopParameters(msgspec.Struct):
-    """The parameters of a pop. queue_id -1: any queue; queues: their number; messages: how many at most."""
+    """The parameters of a pop. queue_id -1: any queue; queues: their number; messages: how many at most.
+    priority_factor: how many of 100 such pops read the queues in the order of priority."""
 
     group: str
     topic: str
@@ -72,14 +91,11 @@ class PopParameters(msgspec.Struct):
     init_mode: int = MIN_MODE
     is_ordered: bool = False
     attempt_id: str = ""
+    priority_factor: int = 0
 
-    @property
-    def queue_ids(self) -> Sequence[int]:
-        """The queues to read, from a random one on, so that none is favoured."""
-        if self.queue_id >= 0:
-            return (self.queue_id,)
-        start = random.randrange(max(self.queues, 1))
-        return [(start + step) % self.queues for step in range(self.queues)]
+    def queue_ids(self, order: QueueOrder) -> Sequence[int]:
+        """Returns the queues to read."""
+        return order(self.queues) if self.queue_id < 0 else (self.queue_id,)
 
 
 class PopResult(msgspec.Struct):
@@ -126,35 +142,50 @@ class PopReader:
         self._turn += 1
         queue = ORDER_REVIVE_QUEUE if params.is_ordered else self._turn % REVIVE_QUEUES
         popped = PopResult(now_ms, queue)
-        retry_first = self._turn % RETRY_FIRST_ONE_IN == 0
+        order, retry_first = self._choose(params)
         if not params.is_ordered and retry_first:
-            self._pop_retries(params, popped)
-        for queue_id in params.queue_ids:
+            self._pop_retries(params, popped, order)
+        for queue_id in params.queue_ids(order):
             self._pop_queue(params, popped, params.topic, queue_id)
         if not params.is_ordered and not retry_first:
-            self._pop_retries(params, popped)
+            self._pop_retries(params, popped, order)
         popped.refused = popped.refused or popped.damage
         return popped
 
-    def _pop_retries(self, params: PopParameters, popped: PopResult) -> None:
+    def _choose(self, params: PopParameters) -> tuple[QueueOrder, bool]:
+        """Returns the order of the queues, and whether the retry topics are read first: sometimes, so that
+        neither they nor the topic starve."""
+        settings = self._context.settings
+        if not by_chance(params.priority_factor):
+            return from_any, by_chance(settings.pop_from_retry_probability)
+        order = from_last if settings.priority_order_asc else range
+        return order, by_chance(settings.pop_from_retry_probability_for_priority)
+
+    def _pop_retries(self, params: PopParameters, popped: PopResult, order: QueueOrder) -> None:
         """Pops from the retry topics without the filter, which their messages have passed before."""
-        for name in retry_topics(params.group, params.topic):
-            topic = self._context.topics.get(name)
-            for queue_id in range(topic.read_queue_nums) if topic is not None else ():
-                self._pop_queue(replace(params, message_filter=MATCH_ALL), popped, name, queue_id)
+        params = replace(params, message_filter=MATCH_ALL)
+        for place in self._retry_queues(params, order):
+            self._pop_queue(params, popped, place.topic, place.queue_id)
+
+    def _retry_queues(self, params: PopParameters, order: QueueOrder) -> list[QueueOfGroup]:
+        topics = self._context.topics
+        return [
+            QueueOfGroup(params.group, name, queue_id)
+            for name in retry_topics(params.group, params.topic)
+            if (topic := topics.get(name)) is not None
+            for queue_id in order(topic.read_queue_nums)
+        ]
 
     # -- one queue ---------------------------------------------------------------------------------------
 
     def has_any(self, params: PopParameters, now_ms: int) -> bool:
         """Returns whether a pop would find a message, for notifications. Messages of the retry topics have
         passed the filter before."""
-        places = [QueueOfGroup(params.group, params.topic, queue_id) for queue_id in params.queue_ids]
-        retries = () if params.is_ordered else retry_topics(params.group, params.topic)
+        queue_ids = params.queue_ids(from_any)
+        places = [QueueOfGroup(params.group, params.topic, queue_id) for queue_id in queue_ids]
+        retries = [] if params.is_ordered else self._retry_queues(params, from_any)
         return any(self._has_message(params, place, now_ms) for place in places) or any(
-            self._has_message(
-                replace(params, message_filter=MATCH_ALL), QueueOfGroup(params.group, name, 0), now_ms
-            )
-            for name in retries
+            self._has_message(replace(params, message_filter=MATCH_ALL), place, now_ms) for place in retries
         )
 
     def _has_message(self, params: PopParameters, place: QueueOfGroup, now_ms: int) -> bool:
@@ -352,17 +383,16 @@ class PopReader:
     def peek(self, params: PopParameters, now_ms: int) -> PopResult:
         """Returns the next messages and changes nothing."""
         popped = PopResult(now_ms, 0)
-        names = [(params.topic, queue_id) for queue_id in params.queue_ids]
-        names += [
-            (n, 0) for n in retry_topics(params.group, params.topic) if n in self._context.topics.topics
-        ]
-        for topic, queue_id in names:
-            place = QueueOfGroup(params.group, topic, queue_id)
+        queue_ids = params.queue_ids(from_any)
+        places = [QueueOfGroup(params.group, params.topic, queue_id) for queue_id in queue_ids]
+        for place in places + self._retry_queues(params, from_any):
             start = self._start(place, MIN_MODE, ordered=False)
             left, room = params.messages - popped.messages, BODY_BYTES_MAX - popped.body_bytes
             if left > 0 and room > 0:
                 try:
-                    result = self._store.get(topic, queue_id, start, left, room, None, decodes=True)
+                    result = self._store.get(
+                        place.topic, place.queue_id, start, left, room, None, decodes=True
+                    )
                 except DamagedQueueError as error:
                     self._pass_over(params, popped, place, error)
                 else:

@@ -166,7 +166,9 @@ def revive_message(
     return MessageToStore(topic, revive_queue, body, b"TAGS\x01%b\x02" % tag, 0, 0, now_ms, host, 0)
 
 
-def retry_message(record: Record, topic: TopicLike, key: Key, reconsume_times: int) -> MessageToStore:
+def retry_message(
+    record: Record, topic: TopicLike, key: Key, reconsume_times: int, *, queue_id: int
+) -> MessageToStore:
     """Returns the message for the group's retry topic. key: of the checkpoint."""
     properties = record.properties
     first = property_value(properties, FIRST_POP_TIME) if record.reconsume_times else None
@@ -175,7 +177,7 @@ def retry_message(record: Record, topic: TopicLike, key: Key, reconsume_times: i
         b"ORIGIN_GROUP": key.group.encode(),
         b"POP_CK": None,
     }
-    return _message(record, topic, with_properties(properties, changes), reconsume_times)
+    return _message(record, topic, with_properties(properties, changes), reconsume_times, queue_id)
 
 
 def dead_letter(record: Record, topic: TopicLike, origin_topic: str, reconsume_times: int) -> MessageToStore:
@@ -189,19 +191,23 @@ def dead_letter(record: Record, topic: TopicLike, origin_topic: str, reconsume_t
         b"DLQ_ORIGIN_MESSAGE_ID": property_value(properties, b"ORIGIN_MESSAGE_ID") or origin,
         b"POP_CK": None,
     }
-    return _message(record, topic, with_properties(properties, changes), reconsume_times)
+    return _message(record, topic, with_properties(properties, changes), reconsume_times, 0)
 
 
-def unchanged_message(record: Record, topic: TopicLike, reconsume_times: int) -> MessageToStore:
+def unchanged_message(
+    record: Record, topic: TopicLike, reconsume_times: int, *, queue_id: int
+) -> MessageToStore:
     """Returns the message without added properties, for one whose properties have no room left."""
     properties = record.properties
     if property_value(properties, b"POP_CK") is not None:
         properties = with_properties(properties, {b"POP_CK": None})
-    return _message(record, topic, properties, reconsume_times)
+    return _message(record, topic, properties, reconsume_times, queue_id)
 
 
-def _message(record: Record, topic: TopicLike, properties: bytes, reconsume_times: int) -> MessageToStore:
+def _message(
+    record: Record, topic: TopicLike, properties: bytes, reconsume_times: int, queue_id: int
+) -> MessageToStore:
     return MessageToStore(
-        topic, 0, record.body, properties, record.flag, record.sys_flag, record.born_timestamp,
+        topic, queue_id, record.body, properties, record.flag, record.sys_flag, record.born_timestamp,
         record.born_host, reconsume_times,
     )  # fmt: skip

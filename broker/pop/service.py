@@ -81,15 +81,20 @@ class PopService(TermService):
         broker_name: str,
         on_free: Callable[[str, str], None],
         on_dead: Callable[[str, str], None],
+        on_retry_queues: Callable[[str], None],
+        has_separate_retry_queues: Callable[[], bool],
         clock: Callable[[], int] = wall_ms,
         replay_max: int = REPLAY_MAX,
     ) -> None:
         """on_free: called with (group, topic) when a queue that was popped in order is no longer blocked.
-        on_dead: called with (topic, group) for each dead letter.
+        on_dead: called with (topic, group) for each dead letter. on_retry_queues: called with a retry topic
+        that has new queues, before there is a message in them. has_separate_retry_queues:
+        useSeparateRetryQueue.
         clock: wall time in ms."""
         super().__init__(store, metadata, writer, clock)
         self.broker_name, self._replay_max, self._on_free = broker_name, replay_max, on_free
-        self._on_dead = on_dead
+        self._on_dead, self._on_retry_queues = on_dead, on_retry_queues
+        self._has_separate_retry_queues = has_separate_retry_queues
         self.topic = NamedTopic(revive_topic(cluster_name))
         self.state, self.order = PopState([0] * REVIVE_QUEUES), OrderState()
         self.offsets = GroupOffsets(metadata.offsets, metadata.resets.is_pending)
@@ -362,25 +367,32 @@ class PopService(TermService):
         name = DLQ_PREFIX + key.group if is_dead else retry_name(key)
         if not is_file_name(name):
             return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the name of the topic {name} is too long")
-        topic = self._topic(name)
+        keeps_queue = not is_dead and self._has_separate_retry_queues()
+        topic = self._topic(name, self._metadata.topics.topics[origin].queue_count if keeps_queue else 1)
         if topic is None:
             return PutRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name} cannot be created")
+        queue_id = min(record.queue_id, topic.write_queue_nums - 1) if keeps_queue else 0
         if is_dead:
             to_store = dead_letter(record, topic, origin, reconsume_times)
         else:
-            to_store = retry_message(record, topic, key, reconsume_times)
+            to_store = retry_message(record, topic, key, reconsume_times, queue_id=queue_id)
         stored = self._writer.put(to_store)
         if _is_illegal(stored):  # the added properties may exceed the limit
-            stored = self._writer.put(unchanged_message(record, topic, reconsume_times))
+            stored = self._writer.put(unchanged_message(record, topic, reconsume_times, queue_id=queue_id))
         self.counts.retry(key, stored)
         if is_dead and isinstance(stored, PutMessageResult):
             self._on_dead(origin, key.group)
             logger.warning("a message of %s is moved to %s after %d tries", origin, name, reconsume_times)
         return stored
 
-    def _topic(self, name: str) -> Topic | None:
+    def _topic(self, name: str, queue_nums: int) -> Topic | None:
+        topics = self._metadata.topics
+        before = topics.get(name)
         try:
-            return self._metadata.topics.ensure(name, 1)
+            topic = topics.ensure_queues(name, queue_nums)
+            if topic is not before:
+                self._on_retry_queues(name)
+            return topic
         except OSError as error:
             self._limited_logger.tell(self._clock(), "topic %s cannot be created: %s", name, error)
             return None

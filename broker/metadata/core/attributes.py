@@ -3,12 +3,16 @@
 An attribute that this broker would store without implementing it is refused with the reason. Tables of
 RocketMQ may contain some: they are loaded, without_effect() lists them, and they can be removed.
 
-Source: RocketMQ 5.3.3 AttributeParser, AttributeUtil, TopicAttributes, SubscriptionGroupAttributes.
+Source: RocketMQ 5.3.3 AttributeParser, AttributeUtil, TopicAttributes; 5.5 SubscriptionGroupAttributes.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
+
+MESSAGE_TYPE: Final = "message.type"
+PRIORITY_FACTOR: Final = "priority.factor"
 
 
 class Attribute(msgspec.Struct, frozen=True):
@@ -32,6 +36,20 @@ def whole_number(text: str) -> bool:
     return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) < 20
 
 
+def is_percentage(text: str) -> bool:
+    """Returns whether the text is a whole number from 0 to 100."""
+    return whole_number(text) and 0 <= int(text) <= 100
+
+
+def priority_factor(topic: Mapping[str, str], group: Mapping[str, str]) -> int:
+    """Returns how many of 100 pops read a topic's queues in the order of priority, from the attributes of the
+    topic and the group."""
+    if topic.get(MESSAGE_TYPE) != "PRIORITY":
+        return 0
+    factor = group.get(PRIORITY_FACTOR, "")
+    return int(factor) if is_percentage(factor) else 100
+
+
 def _one_of(
     *values: str, changeable: bool = True, done: frozenset[str] | None = None, lacking: str = ""
 ) -> Attribute:
@@ -48,7 +66,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
         lacking="there is no compaction: all messages are kept, and retention deletes the oldest ones of all "
         "topics",
     ),
-    "message.type": _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    MESSAGE_TYPE: _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY"),
     "reserve.time": Attribute(
         True,
         whole_number,
@@ -57,8 +75,9 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
         "a topic has no retention time of its own: all topics share the CommitLog, see fileReservedTime",
     ),
 }
-GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
-"""None of them has an effect, here or in RocketMQ 5.3.3."""
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {
+    PRIORITY_FACTOR: Attribute(True, is_percentage, "a whole number from 0 to 100"),
+}
 
 
 def without_effect(known: Mapping[str, Attribute], attributes: Mapping[str, str]) -> list[str]:

@@ -133,7 +133,11 @@ REFUSALS = [
     ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL, "transactional"),
     ({"i": "A\x01b\x02DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "property DELAY"),
     ({"i": "TIMER_DELAY_SEC\x013"}, ResponseCode.SYSTEM_ERROR, "timerWheelEnable"),
-    ({"i": "a\x01b\x02_SYS_MSG_PRIORITY_\x013"}, ResponseCode.MESSAGE_ILLEGAL, "no priority here"),
+    ({"i": "a\x01b\x02_SYS_MSG_PRIORITY_\x01high"}, ResponseCode.MESSAGE_ILLEGAL, "_PRIORITY_ is 'high'"),
+    ({"i": "_SYS_MSG_PRIORITY_\x01-1"}, ResponseCode.MESSAGE_ILLEGAL, "0 to 2147483647"),
+    ({"i": "_SYS_MSG_PRIORITY_\x012147483648"}, ResponseCode.MESSAGE_ILLEGAL, "0 to 2147483647"),
+    ({"i": "_SYS_MSG_PRIORITY_\x01" + "9" * 5000}, ResponseCode.MESSAGE_ILLEGAL, "0 to 2147483647"),
+    ({"i": "_SYS_MSG_PRIORITY_\x011", "m": "true"}, ResponseCode.MESSAGE_ILLEGAL, "has no priority"),
     ({"i": "k\x01v\0\x02"}, ResponseCode.MESSAGE_ILLEGAL, "zero byte"),
     ({"i": "k\x01" + "v" * 32_767}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
 ]

@@ -7,6 +7,7 @@ from broker.metadata.core.attributes import (
     TOPIC_ATTRIBUTES,
     alter,
     parse_changes,
+    priority_factor,
     without_effect,
 )
 from broker.metadata.core.table import GONE_MAX, HISTORY_MAX, Table, Update, Version, drops_too_much
@@ -174,7 +175,7 @@ def test_attributes_change_by_plus_and_minus() -> None:
         ("+reserve.time=1,+reserve.time=2", True, "duplication"),
         ("+cleanup.policy=COMPACTION", True, "there is no compaction: all messages are kept"),
         ("+reserve.time=1", True, "no retention time of its own"),
-        ("+message.type=PRIORITY", True, "not one of"),
+        ("+message.type=LITE", True, "not one of"),
         ("+lite.topic.expiration=1", True, "unsupported key"),
     ],
 )
@@ -196,17 +197,25 @@ def test_what_has_no_effect_is_named_and_can_be_removed() -> None:
         alter(TOPIC_ATTRIBUTES, kept, {"-cleanup.policy": ""}, creating=False)
 
 
-def test_attributes_of_groups_have_no_effect() -> None:
-    for key in ("priority.factor", "lite.bind.topic"):
-        with pytest.raises(ValueError, match=f"unsupported key: {key}; known are none"):
-            alter(GROUP_ATTRIBUTES, {}, {f"+{key}": "1"}, creating=True)
-        assert alter(GROUP_ATTRIBUTES, {key: "1"}, {f"-{key}": ""}, creating=False) == {}
+def test_an_attribute_of_groups_that_has_no_effect_can_be_removed() -> None:
+    key = "lite.bind.topic"
+    with pytest.raises(ValueError, match=f"unsupported key: {key}; known are priority.factor"):
+        alter(GROUP_ATTRIBUTES, {}, {f"+{key}": "1"}, creating=True)
+    assert alter(GROUP_ATTRIBUTES, {key: "1"}, {f"-{key}": ""}, creating=False) == {}
+
+
+@pytest.mark.parametrize("text", ["-1", "101", "50%", ""])
+def test_the_priority_factor_is_a_percentage(text: str) -> None:
+    assert alter(GROUP_ATTRIBUTES, {}, {"+priority.factor": "0"}, creating=True) == {"priority.factor": "0"}
+    with pytest.raises(ValueError, match="a whole number from 0 to 100"):
+        alter(GROUP_ATTRIBUTES, {}, {"+priority.factor": text}, creating=True)
+    assert priority_factor({"message.type": "PRIORITY"}, {"priority.factor": text}) == 100, "of a table"
 
 
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [
-        ("message.type", "Delay", "UNSPECIFIED NORMAL FIFO DELAY TRANSACTION MIXED"),
+        ("message.type", "Delay", "UNSPECIFIED NORMAL FIFO DELAY TRANSACTION MIXED PRIORITY"),
         ("queue.type", "x", "BatchCQ SimpleCQ"),
         ("reserve.time", "1d", "a whole number of 64 bits"),
     ],
