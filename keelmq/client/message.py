@@ -30,8 +30,13 @@ from keelmq.remoting.operation import RemoteProtocolError
 NAME_END, PROPERTY_END = "\x01", "\x02"
 UNIQ_KEY, KEYS, TAGS, WAIT, DELAY = "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY"
 RETRY_TOPIC, ORIGIN_MESSAGE_ID, TRAN_MSG = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TRAN_MSG"
+PRIORITY, SHARDING_KEY = "_SYS_MSG_PRIORITY_", "__SHARDINGKEY"
 INNER_NUM = "INNER_NUM"
 TIMER_PROPERTIES: Final = ("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS")
+
+NOT_WITH_PRIORITY: Final = (DELAY, *TIMER_PROPERTIES, TRAN_MSG, SHARDING_KEY)
+"""Properties of messages whose priority a broker removes."""
+PRIORITY_DIGITS_MAX: Final = 10
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -62,7 +67,8 @@ _ITEM = struct.Struct(">i8xii")  # of an inner batch: SIZE magic crc FLAG BODYLE
 class Message:
     """A message to send. `keys`: index keys, joined by blanks on the wire; a str is one key. `wait`: the
     broker responds after the flush and replication that it is configured for. `delay_level`: 1 (1 s) to 18 (2
-    h) with the broker's default levels; 0: no delay."""
+    h) with the broker's default levels; 0: no delay. `priority`: 0 is the lowest; the broker stores the
+    message in the queue of that number."""
 
     topic: str
     body: bytes
@@ -72,6 +78,7 @@ class Message:
     flag: int = 0
     wait: bool = True
     delay_level: int = 0
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,12 @@ class MessageExt:
         return self.properties.get(KEYS)
 
     @property
+    def priority(self) -> int | None:
+        """Returns the priority, None if not set or no number."""
+        text = self.properties.get(PRIORITY, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= PRIORITY_DIGITS_MAX else None
+
+    @property
     def offset_msg_id(self) -> str:
         """Returns the broker's id, which encodes where the message is stored."""
         return encode_offset_message_id(self.store_host, self.physical_offset)
@@ -147,8 +160,8 @@ def index_keys(message: Message) -> str:
 
 def encode_properties(message: Message, unique_key: str) -> str:
     """Returns the message's properties as on the wire: key \\x01 value \\x02 ... ValueError: a text contains
-    these separators, delay_level is negative, or there is no topic. TypeError: a field has another type; a
-    body that is not bytes would be written as JSON."""
+    these separators, delay_level or priority is negative, or there is no topic. TypeError: a field has
+    another type; a body that is not bytes would be written as JSON."""
     _check(message)
     pairs = dict(message.properties)
     pairs[UNIQ_KEY] = unique_key
@@ -159,6 +172,8 @@ def encode_properties(message: Message, unique_key: str) -> str:
         pairs[KEYS] = index_keys(message)
     if message.delay_level:
         pairs[DELAY] = str(message.delay_level)
+    if message.priority is not None:
+        pairs[PRIORITY] = str(message.priority)
     return encode_pairs(pairs)
 
 
@@ -178,6 +193,18 @@ def _check(message: Message) -> None:
     check_int("flag", message.flag, least=-INT32_MAX - 1, most=INT32_MAX)
     check_one_of("wait", message.wait, bool)
     check_int("delay_level", message.delay_level, most=INT32_MAX)
+    _check_priority(message)
+
+
+def _check_priority(message: Message) -> None:
+    """TypeError, ValueError: a priority that a broker would refuse or remove."""
+    check_int("priority", message.priority, most=INT32_MAX, optional=True)
+    if message.priority is None:
+        return
+    others = [name for name in NOT_WITH_PRIORITY if name in message.properties]
+    if message.delay_level or others:
+        other = others[0] if others else "delay_level"
+        raise ValueError(f"priority with {other}: such a message is not delayed, ordered or in a transaction")
 
 
 def _check_timer(name: str, text: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keelmq.client.core.checks import check_int, check_one_of, check_text
+from keelmq.client.core.checks import INT32_MAX, check_int, check_one_of, check_text
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
 from keelmq.client.message import (
     HALF_FLAG,
@@ -117,12 +117,15 @@ def one_batch(messages: Sequence[Message]) -> tuple[str, bool]:
         check_text("topic", message.topic)
         check_one_of("wait", message.wait, bool)
         check_int("delay_level", message.delay_level)
+        check_int("priority", message.priority, most=INT32_MAX, optional=True)
     topics, waits = {message.topic for message in messages}, {message.wait for message in messages}
     if len(topics) > 1 or len(waits) > 1:
         raise ValueError(f"a batch has one topic and one `wait`, these have {sorted(topics)} and {waits}")
     (topic,) = topics
     if topic.startswith("%RETRY%") or any(message.delay_level for message in messages):
         raise ValueError("a batch is neither delayed nor for a retry topic: send those one by one")
+    if any(message.priority is not None for message in messages):
+        raise ValueError("a batch has one queue, and a priority chooses another one: send those one by one")
     return topic, waits.pop()
 
 

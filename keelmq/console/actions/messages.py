@@ -9,6 +9,7 @@ from keelmq.client import Message, Producer, SendError, SendErrorKind
 from keelmq.client.admin import AdminError
 from keelmq.client.admin.progress import DLQ_PREFIX
 from keelmq.client.copies import copy_of_dlq_message, original_topic
+from keelmq.client.core.checks import INT32_MAX
 from keelmq.client.message import MessageExt, encode_properties
 from keelmq.console.actions.action import Acting, Action, Parameters, Preview, ServerOutcome, command_line
 from keelmq.console.data.cluster_context import ClusterContext, Missing
@@ -26,7 +27,7 @@ BODY_IN_COMMAND_MAX: Final = 2_000
 
 
 class SendMessage(Parameters):
-    """body: UTF-8 text. keys: separated by blanks."""
+    """body: UTF-8 text. keys: separated by blanks. priority: chooses the queue; null: none."""
 
     model_config = ConfigDict(str_strip_whitespace=False)
 
@@ -34,6 +35,7 @@ class SendMessage(Parameters):
     body: str = Field(min_length=1, max_length=BODY_CHARS_MAX, repr=False)
     tags: str = Field(default="", max_length=256)
     keys: str = Field(default="", max_length=1_024)
+    priority: int | None = Field(default=None, ge=0, le=INT32_MAX)
 
 
 class DlqMessage(Parameters):
@@ -60,7 +62,11 @@ class ResendDeadLetters(Parameters):
 
 def _message(request: SendMessage) -> Message:
     message = Message(
-        request.topic, request.body.encode(), tags=request.tags or None, keys=tuple(request.keys.split())
+        request.topic,
+        request.body.encode(),
+        tags=request.tags or None,
+        keys=tuple(request.keys.split()),
+        priority=request.priority,
     )
     try:
         encode_properties(message, "")
@@ -85,17 +91,26 @@ async def _preview_send(acting: Acting, request: SendMessage) -> Preview:
         groups = []
     if groups:
         warnings.append(f"consumer groups get it: {', '.join(sorted(groups)[:20])}")
-    body = request.body if len(request.body) <= BODY_IN_COMMAND_MAX else "BODY"
+    what = f"A message of {len(message.body)} bytes"
+    if request.priority is not None:
+        what += f" and priority {request.priority}"
     return Preview(
-        what=f"A message of {len(message.body)} bytes is sent to one of the masters of "
-        f"topic {request.topic}.",
+        what=f"{what} is sent to one of the masters of topic {request.topic}.",
         servers=servers,
         warnings=warnings,
-        command=command_line(
-            "mqadmin", "sendMessage", "-n", acting.name_server_list, "-t", request.topic, "-p", body,
-            "-k", request.keys, "-c", request.tags,
-        ),
+        command=_send_command(acting, request),
         is_possible=is_possible,
+    )
+
+
+def _send_command(acting: Acting, request: SendMessage) -> str:
+    """Returns mqadmin's line; "": it has no option for a priority."""
+    if request.priority is not None:
+        return ""
+    body = request.body if len(request.body) <= BODY_IN_COMMAND_MAX else "BODY"
+    return command_line(
+        "mqadmin", "sendMessage", "-n", acting.name_server_list, "-t", request.topic, "-p", body,
+        "-k", request.keys, "-c", request.tags,
     )  # fmt: skip
 
 

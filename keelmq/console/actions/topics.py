@@ -34,7 +34,7 @@ class UpdateTopic(Parameters):
     write_queues: int = Field(default=8, ge=1, le=QUEUES_MAX)
     perm: Literal[2, 4, 6] = 6
     order: bool = False
-    message_type: Literal["", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"] = ""
+    message_type: Literal["", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY"] = ""
 
 
 class DeleteTopic(Parameters):

@@ -55,7 +55,8 @@ _DIRECTIONS: Final = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F)
 class MessageRow(Wire):
     """A message in a list. Texts that a producer has set are cut, with their length, and on one line:
     characters that do not print are escapes. body_bytes: of the whole body. preview: the beginning of its
-    body, "" if that is no text. original_topic: of a retry or a dead letter."""
+    body, "" if that is no text. original_topic: of a retry or a dead letter. priority: absent if it has
+    none."""
 
     topic: str
     broker_name: str
@@ -72,6 +73,7 @@ class MessageRow(Wire):
     preview: str
     reconsume_times: int
     original_topic: str = ""
+    priority: int | None = None
 
 
 class SearchView(Wire):
@@ -143,6 +145,7 @@ def row_of(message: MessageExt, broker_name: str = "") -> MessageRow:
         preview=_preview(message),
         reconsume_times=message.reconsume_times,
         original_topic=field_text(original_topic(message)) if message.topic.startswith("%") else "",
+        priority=message.priority,
     )
 
 

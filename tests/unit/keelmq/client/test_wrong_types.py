@@ -70,6 +70,10 @@ MESSAGES: dict[str, dict[str, Any]] = {
     r"delay_level is '3' \(str\)": {"delay_level": "3"},
     r"delay_level is 1.5 \(float\)": {"delay_level": 1.5},
     "delay_level is -1: it must be 0 or more": {"delay_level": -1},
+    r"priority is '3' \(str\)": {"priority": "3"},
+    r"priority is True \(bool\)": {"priority": True},
+    "priority is -1: it must be 0 or more": {"priority": -1},
+    "priority is 2147483648: it must be 2147483647 at most": {"priority": 1 << 31},
 }
 
 

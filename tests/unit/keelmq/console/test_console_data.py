@@ -298,6 +298,18 @@ async def test_a_test_message_is_sent(http: httpx.AsyncClient, broker: TestBroke
     assert stored[0].body == b" hello "
 
 
+async def test_a_test_message_is_sent_with_a_priority(http: httpx.AsyncClient, broker: TestBroker) -> None:
+    plan = await preview(http, "sendMessage", topic="urgent", body="now", priority=3)
+    assert "3 bytes and priority 3 is sent" in plan["what"]
+    assert plan["command"] == "", "mqadmin has no option for it"
+    result = await act(http, "sendMessage", topic="urgent", body="now", priority=3)
+    assert "queue 3 offset 0" in result["results"][0]["remark"]
+    stored = await asyncio.to_thread(broker.messages, "urgent", 1)
+    assert (stored[0].queue_id, stored[0].priority) == (3, 3)
+    view = await get(http, "message", topic="urgent", broker="test-broker", queue=3, offset=0)
+    assert view["message"]["priority"] == 3
+
+
 async def test_producers(http: httpx.AsyncClient, broker: TestBroker) -> None:
     async with Producer(broker.namesrv_addr, "shop") as producer:
         await producer.send(Message(TOPIC + "-2", b"x"))

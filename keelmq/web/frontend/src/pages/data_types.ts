@@ -143,6 +143,7 @@ export interface MessageRow {
   offsetMsgId: string;
   tags: string;
   keys: string;
+  priority?: number;
   storeMs: number;
   bornMs: number;
   bornHost: string;

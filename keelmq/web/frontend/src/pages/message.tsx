@@ -34,6 +34,7 @@ export function MessagePage({ parameters }: { parameters: Parameters }) {
                 ["Id of the broker", <code>{row.offsetMsgId}</code>],
                 ["Keys", row.keys || "–"],
                 ["Tag", row.tags || "–"],
+                ["Priority", row.priority ?? "–"],
                 ["Stored", <Time ms={row.storeMs} />],
                 ["Sent", <Time ms={row.bornMs} />],
                 ["Sent by", <code>{row.bornHost}</code>],

@@ -109,6 +109,7 @@ function SendDialog({ topic, onClose }: { topic: string; onClose: () => void }) 
   const [body, setBody] = useState("");
   const [tags, setTags] = useState("");
   const [keys, setKeys] = useState("");
+  const [priority, setPriority] = useState("");
   const [isReady, setReady] = useState(false);
   const fields = (
     <>
@@ -118,7 +119,8 @@ function SendDialog({ topic, onClose }: { topic: string; onClose: () => void }) 
       </label>
       <Field label="Tag" value={tags} onValue={setTags} input={{ name: "tags" }} />
       <Field label="Keys" hint="separated by blanks" value={keys} onValue={setKeys} input={{ name: "keys" }} />
+      <Field label="Priority" hint="0 is the lowest; empty: none" value={priority} onValue={setPriority} input={{ type: "number", min: 0, max: 2_147_483_647, name: "priority" }} />
     </>
   );
-  return <FormThenAction title={`Send a test message to ${topic}`} verb="Send" name="sendMessage" parameters={{ topic, body, tags, keys }} fields={fields} isReady={isReady} setReady={setReady} isComplete={body !== ""} onClose={onClose} />;
+  return <FormThenAction title={`Send a test message to ${topic}`} verb="Send" name="sendMessage" parameters={{ topic, body, tags, keys, priority: priority === "" ? null : Number(priority) }} fields={fields} isReady={isReady} setReady={setReady} isComplete={body !== ""} onClose={onClose} />;
 }

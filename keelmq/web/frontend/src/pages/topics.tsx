@@ -77,7 +77,7 @@ export interface TopicSettings {
   messageType: string;
 }
 
-const TYPES = [["", "as it is"], ["NORMAL", "normal"], ["FIFO", "fifo"], ["DELAY", "delay"], ["TRANSACTION", "transaction"], ["MIXED", "mixed"]] as const;
+const TYPES = [["", "as it is"], ["NORMAL", "normal"], ["FIFO", "fifo"], ["DELAY", "delay"], ["TRANSACTION", "transaction"], ["MIXED", "mixed"], ["PRIORITY", "priority"]] as const;
 const PERMS = [["6", "read, write"], ["4", "read"], ["2", "write"]] as const;
 
 /** Creates a topic, or changes one. The preview asks the servers again after each change of a field. */

@@ -73,6 +73,7 @@ async def test_a_batch_is_split_and_every_message_has_its_result(broker: TestBro
         ([Message("A", b""), Message("A", b"", wait=False)], "one `wait`"),
         ([Message("A", b"", delay_level=1)], "delayed"),
         ([Message("%RETRY%g", b"")], "retry topic"),
+        ([Message("A", b"", priority=0)], "one queue"),
     ],
 )
 async def test_what_is_no_batch(messages: Sequence[Message], says: str) -> None:
@@ -186,6 +187,44 @@ async def test_delayed(broker: TestBroker) -> None:
         assert await seen.has(2) == [b"now", b"later"]
     waited_ms = seen.messages[1].store_timestamp - seen.messages[1].born_timestamp
     assert waited_ms >= 1_000
+
+
+async def test_priorities(broker: TestBroker) -> None:
+    """The answer names the queue that the broker has chosen; a consumer that pulls sees the priority."""
+    broker.create_topic("Urgent", queues=4)
+    async with Producer(broker.namesrv_addr) as producer:
+        for priority, queue_id in ((0, 0), (2, 2), (9, 3), (2, 2)):
+            result = await producer.send(Message("Urgent", b"%d" % priority, priority=priority), key="k")
+            assert result.queue_id == queue_id
+        await producer.send(Message("Urgent", b"none"), queue=lambda queues: queues[1])
+        await producer.send(Message("Urgent", b"text", properties={"_SYS_MSG_PRIORITY_": "3"}))
+    stored = await asyncio.to_thread(broker.messages, "Urgent", 6)
+    assert sorted((each.body, each.queue_id, each.priority or -1) for each in stored) == [
+        (b"0", 0, -1), (b"2", 2, 2), (b"2", 2, 2), (b"9", 3, 9), (b"none", 1, -1), (b"text", 3, 3),
+    ]  # fmt: skip
+    assert {each.body: each.priority for each in stored}[b"0"] == 0
+    assert {each.body: each.priority for each in stored}[b"none"] is None
+
+
+@pytest.mark.parametrize("text", ["", "high", "-1", "1.5", "9" * 5000, "٣"])
+def test_what_is_no_priority(text: str) -> None:
+    properties = {"_SYS_MSG_PRIORITY_": text}
+    assert MessageExt("T", b"", properties, 0, 0, 0, 0, 0, 0, "", 0, "", 0, 9).priority is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"delay_level": 1},
+        *({"properties": {name: "1"}} for name in ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "__SHARDINGKEY")),
+    ],
+    ids=str,
+)
+async def test_a_priority_goes_with_no_other_type_of_message(other: dict[str, Any]) -> None:
+    """A broker would remove it without a word."""
+    async with Producer("127.0.0.1:1") as producer:
+        with pytest.raises(ValueError, match="not delayed, ordered or in a transaction"):
+            await producer.send(Message("T", b"", priority=0, **other))
 
 
 async def test_hooks_see_everything_and_may_not_break_anything(broker: TestBroker) -> None:

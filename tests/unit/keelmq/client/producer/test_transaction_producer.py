@@ -103,3 +103,5 @@ async def test_a_delayed_message_has_no_transaction(broker: TestBroker) -> None:
     async with TransactionProducer(broker.namesrv_addr, "delayed", never) as producer:
         with pytest.raises(ValueError, match="delayed"):
             await producer.begin(Message("Money", b"1", delay_level=1))
+        with pytest.raises(ValueError, match="in a transaction"):
+            await producer.begin(Message("Money", b"1", priority=1))
