@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: docs answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
+.PHONY: docs answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock stubs sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -83,6 +83,10 @@ bench-compare:
 # Rewrites the lock files from pyproject.toml, without registry addresses.
 lock:
 	tools/lock.sh
+# proxy/wire/messaging_pb2.py and .pyi, from messaging.proto
+stubs:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. proxy/wire/messaging.proto
 # What an installed KeelMQ is made of, as CycloneDX JSON in build/; make sbom OUTPUT=FILE (SECURITY.md)
 sbom: supply
 	.venv/bin/python tools/sbom.py $(if $(OUTPUT),--output $(OUTPUT))

@@ -40,7 +40,7 @@ FLOOR_0 = (
     "keelmq.remoting.booleans", "keelmq.remoting.codes",
     "keelmq.remoting.command", "keelmq.remoting.frame", "keelmq.remoting.lenient_json",
     "keelmq.remoting.operation", "keelmq.remoting.operations", "keelmq.remoting.records",
-    "keelmq.runtime.log_buckets",
+    "keelmq.runtime.log_buckets", "proxy.wire",
 )  # fmt: skip
 """What a core may import besides the cores of its package."""
 
@@ -48,6 +48,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "keelmq": set(),
     "namesrv": {"keelmq"},
     "broker": {"keelmq"},
+    "proxy": {"broker", "keelmq"},
     "pytest_keelmq": {"broker", "keelmq", "namesrv"},
     "cli": {"analytics", "keelmq"},
     "analytics": {"keelmq"},
@@ -116,6 +117,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "keelmq.security": ("core", "audit"),
     "keelmq.runtime": ("tls",),
     "namesrv": ("core", "handlers", "plugins", "http"),
+    "proxy": ("wire",),
     "namesrv.plugins": ("controller",),
     "namesrv.plugins.controller": ("core", "raft", "election", "requests", "http"),
     "namesrv.plugins.controller.raft": ("storage", "transport", "membership"),

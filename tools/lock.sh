@@ -8,8 +8,8 @@ compile() {
   .tools/bin/uv pip compile pyproject.toml requirements/build.in "$@" --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$out.txt"
 }
-compile run
-compile test --extra dev --constraints requirements/run.txt
+compile run --extra grpc
+compile test --extra dev --extra grpc --constraints requirements/run.txt
 compile analytics --extra analytics --constraints requirements/test.txt
 # Spark itself, in .venv-spark: it and the client of the group `analytics` are the same package. With a Java for tests.
 compile spark --extra spark requirements/spark.in --constraints requirements/test.txt

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("keelmq", "namesrv", "broker", "pytest_keelmq", "cli", "analytics")
+PACKAGES = ("keelmq", "namesrv", "broker", "proxy", "pytest_keelmq", "cli", "analytics")
 """Dotted names. One may be inside of another: a module of "keelmq.client" is not one of "keelmq"."""
 
 Graph = Mapping[str, frozenset[str]]
