@@ -6,7 +6,7 @@ from typing import Final
 from keelmq.client.core.checks import check_text
 
 GROUP_BYTES_MAX: Final = 255
-_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def check_group(group: str) -> str:
@@ -17,7 +17,7 @@ def check_group(group: str) -> str:
         raise ValueError("the name of the group is empty")
     if len(group.encode("utf-8", "replace")) > GROUP_BYTES_MAX:
         raise ValueError(f"the name of the group has more than {GROUP_BYTES_MAX} bytes: {group[:40]!r}...")
-    if not _LEGAL.match(group):
+    if not LEGAL_NAME.match(group):
         raise ValueError(
             f"the name of the group has illegal characters, allowed are A-Z a-z 0-9 _ - % |: {group!r}"
         )

@@ -53,9 +53,9 @@ def test_the_field_numbers_have_no_gaps(name: str, fields: int) -> None:
 
 
 def test_a_message_is_these_bytes() -> None:
-    """Written by hand from the field numbers: topic 1 (name 2), user_properties 2, system_properties 3, body
-    4; in system_properties tag 1, keys 2, message_id 3, message_type 6, queue_id 13, message_group 17, priority
-    22."""
+    """Written by hand from the field numbers. Message: topic 1 (name 2), user_properties 2, system_properties
+    3, body 4. SystemProperties: tag 1, keys 2, message_id 3, message_type 6, queue_id 13, message_group 17,
+    priority 22."""
     message = pb.Message(
         topic=pb.Resource(name="T"),
         user_properties={"a": "b"},

@@ -1,0 +1,160 @@
+"""Receipt handles: all that an acknowledgement needs, in one text. Pure.
+
+`K1 group topic extraInfo`, where extraInfo is the handle of remoting (broker/pop/core/handles.py), with the
+broker's name, the queue and the offset of the message. Any proxy can use it, also after a fail-over. It is no
+capability: a request is authorized by the group and the topic that it names, and these must be the handle's.
+So a forged or a stolen handle permits nothing that its sender may not do anyway
+(docs/adr/0076-the-proxy-keeps-no-state.md).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from broker.pop.core.handles import BadHandle, Handle, parse_handle, retry_flag, topic_of
+from keelmq.client.message import MessageExt
+from keelmq.remoting.operations.pop import (
+    AckMessageRequest,
+    ChangeInvisibleTimeRequest,
+    ChangeInvisibleTimeResponse,
+    PopMessageResponse,
+)
+from proxy.core.statuses import Refused
+from proxy.wire import messaging_pb2 as pb
+
+VERSION: Final = "K1"
+FIELDS_BEFORE: Final = 3
+CHARACTERS_MAX: Final = 2_048
+POP_CK: Final = "POP_CK"
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A popped message. topic: the subscribed one, also if the message was popped from a retry topic."""
+
+    group: str
+    topic: str
+    handle: Handle
+
+    @property
+    def broker_name(self) -> str:
+        """The broker that has the message."""
+        return self.handle.broker_name
+
+    @property
+    def offset(self) -> int:
+        """The message's offset in its queue."""
+        assert self.handle.offset is not None, "checked by receipt_of()"
+        return self.handle.offset
+
+    @property
+    def popped_topic(self) -> str:
+        """The topic whose queue has the message: the retry topic of a message that is delivered again."""
+        return topic_of(self.handle.retry, self.group, self.topic)
+
+    def text(self) -> str:
+        """Returns the handle as clients get it."""
+        return f"{VERSION} {self.group} {self.topic} {self.handle.text()}"
+
+    def ack(self) -> AckMessageRequest:
+        """Returns the request that acknowledges the message."""
+        return AckMessageRequest(
+            consumer_group=self.group,
+            topic=self.topic,
+            queue_id=self.handle.queue_id,
+            extra_info=self.handle.text(),
+            offset=self.offset,
+        )
+
+    def change(self, invisible_ms: int) -> ChangeInvisibleTimeRequest:
+        """Returns the request that makes the message visible again invisible_ms from now."""
+        return ChangeInvisibleTimeRequest(
+            consumer_group=self.group,
+            topic=self.topic,
+            queue_id=self.handle.queue_id,
+            extra_info=self.handle.text(),
+            offset=self.offset,
+            invisible_time=invisible_ms,
+        )
+
+    def changed(self, answer: ChangeInvisibleTimeResponse) -> "Receipt":
+        """Returns the receipt that replaces this one. The checkpoint of a changed message begins at it."""
+        handle = self.handle._replace(
+            start_offset=self.handle.start_offset if self.handle.is_ordered else self.offset,
+            pop_ms=answer.pop_time,
+            invisible_ms=answer.invisible_time,
+            revive_queue=answer.revive_qid,
+        )
+        return Receipt(self.group, self.topic, handle)
+
+
+def receipt_of(text: str, *, group: str, topic: str) -> Receipt:
+    """Parses a handle that a request for this group and topic names. Raises Refused."""
+    if len(text) > CHARACTERS_MAX:
+        raise _invalid(f"it has {len(text)} characters")
+    fields = text.split(" ", FIELDS_BEFORE)
+    if len(fields) <= FIELDS_BEFORE or fields[0] != VERSION:
+        raise _invalid("it is not one of this cluster's")
+    _, of_group, of_topic, extra_info = fields
+    if (of_group, of_topic) != (group, topic):
+        raise _invalid("it is of another consumer group or topic")
+    try:
+        handle = parse_handle(extra_info)
+    except BadHandle as error:
+        raise _invalid(str(error)) from None
+    if handle.queue_id < 0 or handle.offset is None or not handle.broker_name:
+        raise _invalid("it names no message")
+    return Receipt(group, topic, handle)
+
+
+def receipts_of(
+    messages: list[MessageExt], header: PopMessageResponse, *, group: str, topic: str, broker_name: str
+) -> Iterator[tuple[Receipt, int]]:
+    """Yields for each message of a pop its receipt, and how often it was delivered, this time included."""
+    starts = dict(_starts(header.start_offset_info or ""))
+    counts = dict(_counts(header.order_count_info or ""))
+    for message in messages:
+        flag = retry_flag(message.topic, group)
+        place = flag, message.queue_id
+        handle = _own_handle(message)
+        if handle is None:
+            handle = Handle(
+                starts.get(place, message.queue_offset),
+                header.pop_time,
+                header.invisible_time,
+                header.revive_qid,
+                flag,
+                broker_name,
+                message.queue_id,
+                message.queue_offset,
+            )
+        earlier = counts.get((*place, message.queue_offset), 0)
+        yield Receipt(group, topic, handle), 1 + max(message.reconsume_times, earlier)
+
+
+def _own_handle(message: MessageExt) -> Handle | None:
+    """A message of a retry topic has its handle with it, for it is given out under the subscribed topic."""
+    try:
+        return parse_handle(message.properties[POP_CK]) if POP_CK in message.properties else None
+    except BadHandle:
+        return None
+
+
+def _starts(text: str) -> Iterator[tuple[tuple[str, int], int]]:
+    """Reads startOffsetInfo: `flag queueId offset` joined by semicolons."""
+    for entry in filter(None, text.split(";")):
+        flag, queue_id, offset = entry.split(" ")
+        yield (flag, int(queue_id)), int(offset)
+
+
+def _counts(text: str) -> Iterator[tuple[tuple[str, int, int], int]]:
+    """Reads the entries of orderCountInfo that name a message: `flag qo<queueId>%<offset> count`."""
+    for entry in filter(None, text.split(";")):
+        flag, place, count = entry.split(" ")
+        if place.startswith("qo"):
+            queue_id, _, offset = place.removeprefix("qo").partition("%")
+            yield (flag, int(queue_id), int(offset)), int(count)
+
+
+def _invalid(why: str) -> Refused:
+    return Refused(pb.INVALID_RECEIPT_HANDLE, f"the receipt handle is invalid: {why}")
