@@ -117,7 +117,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "keelmq.security": ("core", "audit"),
     "keelmq.runtime": ("tls",),
     "namesrv": ("core", "handlers", "plugins", "http"),
-    "proxy": ("wire", "core"),
+    "proxy": ("wire", "core", "server"),
     "namesrv.plugins": ("controller",),
     "namesrv.plugins.controller": ("core", "raft", "election", "requests", "http"),
     "namesrv.plugins.controller.raft": ("storage", "transport", "membership"),

@@ -204,7 +204,7 @@ class Broker(AsyncLife):
                 steps.add(f"the {name} port", http.close)
         if self.replication is not None:
             steps.add(REPLICATION, self.replication.stop)
-        for server in self.listeners.servers:
+        for server in self.listeners.all:
             steps.add(server.name, server.close)
         steps.add("connections to others", self._client.close)
         if self.telemetry is not None:

@@ -1,9 +1,10 @@
 """The ports that a broker serves its operations on: listenPort for clients and tools, and the fast port
-(naming/vip_port.py) for clients with the "VIP channel".
+(naming/vip_port.py) for clients with the "VIP channel". With enableProxy also grpcServerPort (app/proxy.py).
 """
 
 from collections.abc import Callable
 
+from broker.app.proxy import Proxy, ProxyParts, start_proxy
 from broker.config.broker_config import BrokerConfig
 from broker.naming.vip_port import open_fast_port
 from keelmq.remoting.operation import OperationTable
@@ -32,7 +33,9 @@ class Listeners:
         self._on_closed, self._limits, self._tls = on_closed, limits, tls
         self._write_buffers = write_buffers
         self.servers: list[TcpServer] = []
-        """Those that are open: none, listenPort, or both."""
+        """Those of remoting that are open: none, listenPort, or both."""
+        self.proxy: Proxy | None = None
+        """The server of gRPC; None: enableProxy=false, or not open."""
         self._port: int | None = None
 
     async def start(self, table: OperationTable) -> None:
@@ -63,6 +66,13 @@ class Listeners:
         )
         if fast_server is not None:
             self.servers.append(fast_server)
+        if config.enable_proxy:
+            self.proxy = await start_proxy(ProxyParts(config, table, self.address))
+
+    @property
+    def all(self) -> list[TcpServer | Proxy]:
+        """Those that are open, in the order in which they are closed."""
+        return [*(() if self.proxy is None else (self.proxy,)), *self.servers]
 
     @property
     def is_listening(self) -> bool:

@@ -27,9 +27,8 @@ from keelmq.runtime.config import (
 )
 from keelmq.runtime.isolated_log import CLOSE_S, isolated_log
 from keelmq.runtime.stop_steps import AsyncLife, StopError
-from keelmq.security.open_network import warn_of_open_ports
+from keelmq.security.open_network import OpenNetworkConfig, warn_of_open_ports
 from keelmq.security.private_file import exposed_settings, exposed_tls_file
-from keelmq.security.server_config import ServerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +43,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = program.Parser(prog=PROGRAM, description="RocketMQ broker, one replica of a group.")
     program.add_common_arguments(parser)
     parser.add_argument("-n", dest="namesrv_addr", metavar="ADDRESSES", help="name servers, host:port;...")
+    parser.add_argument(
+        "--enable-proxy",
+        action="store_true",
+        help="serve RocketMQ 5's own clients (gRPC), as the key enableProxy",
+    )
     return parser
 
 
@@ -51,7 +55,8 @@ def read_config(
     arguments: argparse.Namespace, environ: Mapping[str, str]
 ) -> tuple[BrokerConfig, ConfigSources]:
     """Returns the configuration and where it came from. ConfigError."""
-    return read_config_of(BrokerConfig, arguments, environ, {})
+    flags = {"enableProxy": "true" if arguments.enable_proxy else None}
+    return read_config_of(BrokerConfig, arguments, environ, flags)
 
 
 def read_config_of(
@@ -78,14 +83,14 @@ def _load(model: type[C], sources: ConfigSources) -> C:
     return with_stored(config, sources.path, sources.environ, sources.overrides)
 
 
-def ignored(config: ServerConfig, sources: ConfigSources) -> list[str]:
+def ignored(config: OpenNetworkConfig, sources: ConfigSources) -> list[str]:
     """Returns a line for each reason why keys have no effect."""
     return without_effect(
         type(config), path=sources.path, environ=sources.environ, overrides=sources.overrides
     )
 
 
-def log_settings(logger: logging.Logger, config: ServerConfig, sources: ConfigSources) -> None:
+def log_settings(logger: logging.Logger, config: OpenNetworkConfig, sources: ConfigSources) -> None:
     """Logs which keys have no effect, and which files with secrets others can read."""
     model, path, environ, overrides = type(config), sources.path, sources.environ, sources.overrides
     for line in ignored(config, sources):

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.config.client_settings import ClientSettings
 from broker.config.creation_limits import CreationLimits
+from broker.config.grpc_settings import GrpcSettings
 from broker.config.ha_settings import HaLinkSettings, HaSecuritySettings
 from broker.config.log_settings import LogSettings
 from broker.config.master_slave_settings import MasterSlaveSettings
@@ -42,6 +43,7 @@ class BrokerConfig(
     CreationLimits,
     LogSettings,
     MetricsSettings,
+    GrpcSettings,
     MasterSlaveSettings,
     HaLinkSettings,
     HaSecuritySettings,
@@ -82,6 +84,9 @@ class BrokerConfig(
         ge=-1,
         le=PORT_MAX,
         description="port of /livez, /readyz, /metrics and the API; 0: listenPort + 10000, -1: none",
+    )
+    enable_proxy: bool = Field(
+        False, description="serve RocketMQ 5's own clients (gRPC) at grpcServerPort (--enable-proxy)"
     )
     broker_ip1: str = Field(
         "", alias="brokerIP1", description="address announced to clients; empty: detected"

@@ -142,7 +142,7 @@ class RemotingClient:
             return response
         if response.code == ResponseCode.NO_PERMISSION and self._on_refused is not None:
             self._on_refused(address, operation.name, response.remark or "")
-        return _outcome(operation, response, address, good)
+        return outcome_of(operation, response, address, good)
 
     async def oneway(
         self, address: str, operation: Operation[Any, Any], header: Wire, body: object = None
@@ -390,9 +390,10 @@ def _expire(future: asyncio.Future[RemotingCommand | None]) -> None:
         future.set_exception(TimeoutError())
 
 
-def _outcome(
+def outcome_of(
     operation: Operation[Any, Resp], response: RemotingCommand, address: str, good: Collection[int]
 ) -> Outcome[Resp]:
+    """Returns what a response means. address: of the server, for the text of a wrong one."""
     try:
         header = parse_header(operation.response, response.ext_fields)
         body = decode_body(operation.response_body, response.body)

@@ -19,6 +19,7 @@ BROKER = frozenset({"BrokerConfig", "MessageStoreConfig", "NettyServerConfig", "
 NAME_SERVER = frozenset({"NamesrvConfig", "NettyServerConfig", "NettyClientConfig"})
 CONTROLLER = frozenset({"ControllerConfig", "NettyServerConfig", "NettyClientConfig"})
 CONTAINER = frozenset({"BrokerContainerConfig", "NettyServerConfig", "NettyClientConfig"})
+PROXY = frozenset({"ProxyConfig"})
 """The classes of RocketMQ whose keys a file of these programs may have."""
 
 PROGRAMS = {

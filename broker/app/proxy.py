@@ -1,0 +1,56 @@
+"""The gRPC server in a broker (enableProxy). It is found by entry point, since it is above the broker."""
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import entry_points
+from typing import Final, Protocol
+
+import msgspec
+
+from broker.config.broker_config import BrokerConfig
+from keelmq.remoting.operation import OperationTable
+from keelmq.runtime.config import ConfigError
+
+ENTRY_POINTS: Final = "broker.proxies"
+NAME: Final = "grpc"
+
+
+class ProxyParts(msgspec.Struct, frozen=True):
+    """The parts of a broker that a proxy in it works with. address: host:port of remoting, as announced."""
+
+    config: BrokerConfig
+    table: OperationTable
+    address: str
+
+
+class Proxy(Protocol):
+    """A server in a broker that is open."""
+
+    @property
+    def name(self) -> str:
+        """The key of its port."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """The port that it has bound."""
+        ...
+
+    async def close(self) -> None:
+        """Ends all calls, and closes the port."""
+        ...
+
+
+Start = Callable[[ProxyParts], Awaitable[Proxy]]
+
+
+async def start_proxy(parts: ProxyParts) -> Proxy:
+    """Returns the proxy, which serves. Raises ConfigError: it is not installed, or cannot serve."""
+    for entry in entry_points(group=ENTRY_POINTS, name=NAME):
+        try:
+            start: Start = entry.load()
+        except ImportError as error:
+            raise ConfigError(
+                f"enableProxy needs the package {error.name}: install keelmq[grpc], or set enableProxy=false"
+            ) from error
+        return await start(parts)
+    raise ConfigError(f"enableProxy: no entry point {NAME!r} of {ENTRY_POINTS} is installed")

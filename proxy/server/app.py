@@ -1,0 +1,181 @@
+"""Assembly: a proxy as a program (mqproxy), and one in a broker (enableProxy)."""
+
+from broker.app.proxy import ProxyParts
+from broker.config.broker_config import BrokerConfig
+from broker.config.detected_address import detect_address
+from broker.config.grpc_settings import GrpcSettings
+from keelmq.client.cluster.routes import DEFAULT_TOPIC, RouteCache, RouteError, TopicRoute, make_route
+from keelmq.remoting.address_text import host_of, join_address, split_list
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.broker import TopicRequest
+from keelmq.remoting.operations.broker_metadata import GET_TOPIC_CONFIG
+from keelmq.remoting.operations.route import BrokerData, QueueData, TopicConfig, TopicRouteData
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.stop_steps import AsyncLife, StopSteps
+from keelmq.runtime.tls.settings import TlsConfig, client_tls
+from keelmq.security.open_network import OpenNetworkConfig
+from proxy.core.limits import Limits
+from proxy.server.cluster import Cluster, Routes
+from proxy.server.config import ProxyConfig
+from proxy.server.grpc_server import GrpcServer, ServerSettings
+from proxy.server.masters import NO_ADDRESS, InProcessMaster, Masters, TcpMasters
+from proxy.server.service import MessagingService
+
+OWN_TIMEOUT_MS = 1_000
+
+
+class ProxyServer(AsyncLife):
+    """The server, with all that is under it. in_process: the broker in this process; None: there is none."""
+
+    name = "grpcServerPort"
+
+    def __init__(
+        self,
+        settings: GrpcSettings,
+        *,
+        bind_address: str,
+        host: str,
+        body_bytes_max: int,
+        namesrv_addr: str,
+        tls: TlsConfig,
+        parts: ProxyParts | None = None,
+    ) -> None:
+        """host: shown to clients that do not say which address they use. parts: of the broker in this
+        process; None: there is none."""
+        self._client = RemotingClient(tls=client_tls(tls))
+        masters: Masters = TcpMasters(self._client)
+        self._in_process: InProcessMaster | None = None
+        if parts is not None:
+            masters = self._in_process = InProcessMaster(parts.table, parts.address, masters)
+        self._cluster = Cluster(self._routes(namesrv_addr, parts), masters)
+        limits = Limits(
+            max_message_size=body_bytes_max,
+            user_property_max_num=settings.user_property_max_num,
+            max_user_property_size=settings.max_user_property_size,
+            max_message_group_size=settings.max_message_group_size,
+            max_delay_ms=settings.max_delay_time_mills,
+            poll_ms_min=settings.grpc_client_consumer_min_long_polling_timeout_millis,
+            poll_ms_max=settings.grpc_client_consumer_max_long_polling_timeout_millis,
+        )
+        service = MessagingService(self._cluster, limits, lambda: join_address(host, self.port))
+        self._server = GrpcServer(
+            service,
+            ServerSettings(
+                bind_address=bind_address,
+                port=settings.grpc_server_port,
+                message_bytes_max=settings.grpc_max_inbound_message_size,
+                calls_per_connection=settings.grpc_max_concurrent_calls_per_connection,
+                calls_max=settings.grpc_max_concurrent_calls,
+            ),
+        )
+
+    def _routes(self, namesrv_addr: str, parts: ProxyParts | None) -> Routes:
+        if namesrv_addr:
+            return RouteCache(self._client, namesrv_addr)
+        if parts is None or self._in_process is None:
+            raise ConfigError("namesrvAddr is empty: a proxy finds the brokers at the name servers (-n)")
+        return OwnRoutes(self._in_process, parts.config, parts.address)
+
+    @property
+    def port(self) -> int:
+        """The port, after the start."""
+        return self._server.port
+
+    async def _start(self) -> None:
+        await self._server.start()
+
+    async def _stop(self) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends all calls, and closes the port and the connections. StopError: a step failed."""
+        steps = StopSteps("mqproxy")
+        steps.add("grpcServerPort", self._server.close)
+        steps.add("routes", self._cluster.close)
+        if self._in_process is not None:
+            steps.add("requests", self._in_process.close)
+        steps.add("connections to brokers", self._client.close)
+        await steps.run()
+
+
+class OwnRoutes:
+    """Routes of a broker without name servers: it is the only one."""
+
+    def __init__(self, broker: InProcessMaster, config: BrokerConfig, address: str) -> None:
+        self._broker, self._config, self._address = broker, config, address
+
+    async def find(self, topic: str, *, borrow: bool = False) -> TopicRoute:
+        """Returns the route. RouteError."""
+        config = await self._config_of(topic)
+        borrowed = config is None and borrow and self._config.auto_create_topic_enable
+        if borrowed:
+            config = await self._config_of(DEFAULT_TOPIC)
+        if config is None:
+            raise RouteError(f"this broker has no topic {topic}", ResponseCode.TOPIC_NOT_EXIST)
+        name, cluster = self._config.broker_name, self._config.broker_cluster_name
+        queues = QueueData(
+            broker_name=name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+        )
+        broker = BrokerData(cluster=cluster, broker_name=name, broker_addrs={MASTER_ID: self._address})
+        data = TopicRouteData(queue_datas=[queues], broker_datas=[broker])
+        return make_route(topic, data, borrowed=borrowed)
+
+    async def _config_of(self, topic: str) -> TopicConfig | None:
+        outcome = await self._broker.serve(
+            GET_TOPIC_CONFIG, TopicRequest(topic=topic), timeout_ms=OWN_TIMEOUT_MS, client_address=NO_ADDRESS
+        )
+        found = outcome.body if isinstance(outcome, Ok) else None
+        return found if isinstance(found, TopicConfig) else None
+
+    async def refresh(self, topic: str, *, borrow: bool = False, rotate: bool = False) -> TopicRoute:
+        """As find(): nothing is cached."""
+        return await self.find(topic, borrow=borrow)
+
+    async def close(self) -> None:
+        """Nothing has to be closed."""
+
+
+def make_server(config: ProxyConfig) -> ProxyServer:
+    """Returns the server of the program mqproxy. Raises ConfigError."""
+    refuse_security(config)
+    name_servers = tuple(split_list(config.namesrv_addr))
+    return ProxyServer(
+        config,
+        bind_address=config.bind_address,
+        host=config.proxy_address or detect_address(config.bind_address, name_servers),
+        body_bytes_max=config.max_message_size,
+        namesrv_addr=config.namesrv_addr,
+        tls=config,
+    )
+
+
+async def start_in_broker(parts: ProxyParts) -> ProxyServer:
+    """Returns the server of a broker, which serves. Raises ConfigError."""
+    config = parts.config
+    refuse_security(config)
+    server = ProxyServer(
+        config,
+        bind_address=config.bind_address,
+        host=host_of(parts.address),
+        body_bytes_max=config.max_message_size,
+        namesrv_addr=config.namesrv_addr,
+        tls=config,
+        parts=parts,
+    )
+    await server.__aenter__()
+    return server
+
+
+def refuse_security(config: OpenNetworkConfig) -> None:
+    """Raises ConfigError: the gRPC port checks neither signatures nor ACLs yet, and has no TLS, so it would
+    let strangers in where every other port refuses them."""
+    if config.security_on or config.tls_server_mode == "enforcing":
+        raise ConfigError(
+            "the gRPC port has no authentication and no TLS yet: set enableProxy=false, or run without "
+            "authenticationEnabled, aclEnable and tls.server.mode=enforcing"
+        )

@@ -1,0 +1,199 @@
+"""Cluster: routes, facts about topics and groups, and requests that survive a fail-over.
+
+What is cached here is a copy of what brokers know, for seconds. A request is sent again, by a fresh route,
+while its group of brokers has no master: a killed master is a pause for the client, and no error."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from keelmq.client.cluster.routes import RouteError, TopicRoute
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
+from keelmq.remoting.operations.broker import TopicRequest
+from keelmq.remoting.operations.broker_metadata import (
+    GET_SUBSCRIPTIONGROUP_CONFIG,
+    GET_TOPIC_CONFIG,
+    GroupRequest,
+    SubscriptionGroupConfig,
+)
+from keelmq.remoting.operations.route import TopicConfig
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.clock import now_ms
+from proxy.core.names import Client
+from proxy.core.statuses import Refused
+from proxy.server.masters import NO_ADDRESS, Masters
+from proxy.wire import messaging_pb2 as pb
+
+AGAIN: Final = Backoff(first_ms=20, max_ms=300)
+ATTEMPT_MS: Final = 3_000
+ANSWER_MS: Final = 100
+"""An answer leaves this long before the deadline of the call."""
+CALL_MS: Final = 3_000
+"""Time for a call without a deadline."""
+FACTS_KEPT_MS: Final = 5_000
+FACTS_MAX: Final = 10_000
+FACTS_TIMEOUT_MS: Final = 500
+PASSING_CODES: Final = frozenset(
+    {
+        ResponseCode.RPC_SEND_TO_CHANNEL_FAILED,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""The group of brokers has no master at this address now, or not yet: nothing was done."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of a client. address: the client's. deadline_ms: of now_ms(), when its answer must leave."""
+
+    client: Client
+    address: str
+    deadline_ms: int
+
+    @property
+    def left_ms(self) -> int:
+        """Time until the answer must leave; not below 0."""
+        return max(self.deadline_ms - now_ms(), 0)
+
+
+class Routes(Protocol):
+    """The routes of topics; RouteCache is one. RouteError: there is none."""
+
+    async def find(self, topic: str, *, borrow: bool = False) -> TopicRoute: ...
+
+    async def refresh(self, topic: str, *, borrow: bool = False, rotate: bool = False) -> TopicRoute: ...
+
+    async def close(self) -> None: ...
+
+
+class _Facts(msgspec.Struct):
+    until_ms: int
+    value: Any
+
+
+class Cluster:
+    """Owns the routes, and no connection."""
+
+    def __init__(self, routes: Routes, masters: Masters) -> None:
+        self._routes, self._masters = routes, masters
+        self._facts: dict[tuple[str, str], _Facts] = {}
+
+    async def close(self) -> None:
+        """Ends the refreshes of routes."""
+        await self._routes.close()
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Returns the topic's route, or that of a topic that a first message creates. Raises Refused."""
+        try:
+            return await self._routes.find(topic, borrow=True)
+        except RouteError as error:
+            raise _refused(error) from error
+
+    async def call(
+        self,
+        topic: str,
+        broker_name: str,
+        operation: Operation[Any, Any],
+        header: Wire,
+        body: object = None,
+        *,
+        call: Call,
+    ) -> Outcome[Any]:
+        """Sends a request to the group's master, again while it has none, until the call's deadline. For
+        requests that may be repeated. Raises Refused: there is no route."""
+
+        async def attempt(route: TopicRoute) -> Outcome[Any]:
+            return await self.once(route, broker_name, operation, header, body, call=call)
+
+        return await self.repeat(topic, attempt, call)
+
+    async def once(
+        self,
+        route: TopicRoute,
+        broker_name: str,
+        operation: Operation[Any, Any],
+        header: Wire,
+        body: object = None,
+        *,
+        call: Call,
+        timeout_ms: int = ATTEMPT_MS,
+    ) -> Outcome[Any]:
+        """Sends a request to the group's master once."""
+        return await self._masters.call(
+            route, broker_name, operation, header, body,
+            timeout_ms=min(timeout_ms, call.left_ms), client_address=call.address,
+        )  # fmt: skip
+
+    async def repeat(
+        self, topic: str, attempt: Callable[[TopicRoute], Awaitable[Outcome[Any]]], call: Call
+    ) -> Outcome[Any]:
+        """Makes attempts, each with a newer route, until one has an outcome that does not pass, or the call's
+        deadline. Raises Refused: there is no route."""
+        route, failures = await self.route(topic), 0
+        while True:
+            outcome = await attempt(route)
+            if not _passes(outcome):
+                return outcome
+            failures += 1
+            pause_ms = AGAIN.pause_ms(failures, random.random())
+            if call.left_ms <= pause_ms:
+                return outcome
+            await asyncio.sleep(pause_ms / 1_000)
+            try:
+                async with asyncio.timeout(call.left_ms / 1_000):
+                    route = await self._routes.refresh(topic, borrow=True, rotate=failures > 1)
+            except (RouteError, TimeoutError):
+                continue
+
+    # -- facts -------------------------------------------------------------------------------------------
+
+    async def topic_config(self, topic: str, route: TopicRoute) -> TopicConfig | None:
+        """Returns the topic's settings, as of some seconds ago; None: no broker has it, or none answers."""
+        found = await self._fact("topic", topic, route, GET_TOPIC_CONFIG, TopicRequest(topic=topic))
+        return found if isinstance(found, TopicConfig) else None
+
+    async def group_config(self, group: str, route: TopicRoute) -> SubscriptionGroupConfig | None:
+        """Returns the group's settings, as topic_config()."""
+        request = GroupRequest(group=group)
+        found = await self._fact("group", group, route, GET_SUBSCRIPTIONGROUP_CONFIG, request)
+        return found if isinstance(found, SubscriptionGroupConfig) else None
+
+    async def _fact(
+        self, kind: str, name: str, route: TopicRoute, operation: Operation[Any, Any], header: Wire
+    ) -> object:
+        """Asks the brokers of a route in turn. Without an answer the last one counts."""
+        known = self._facts.get((kind, name))
+        if known is not None and now_ms() < known.until_ms:
+            return known.value
+        for broker_name in route.addresses:
+            outcome = await self._masters.call(
+                route, broker_name, operation, header,
+                timeout_ms=FACTS_TIMEOUT_MS, client_address=NO_ADDRESS,
+            )  # fmt: skip
+            if isinstance(outcome, Ok):
+                self._remember((kind, name), outcome.body)
+                return outcome.body
+        return None if known is None else known.value
+
+    def _remember(self, key: tuple[str, str], value: object) -> None:
+        if len(self._facts) >= FACTS_MAX:
+            self._facts.clear()
+        self._facts[key] = _Facts(now_ms() + FACTS_KEPT_MS, value)
+
+
+def _passes(outcome: Outcome[Any]) -> bool:
+    if isinstance(outcome, Failed):
+        return outcome.code in PASSING_CODES
+    return isinstance(outcome, Unknown)
+
+
+def _refused(error: RouteError) -> Refused:
+    if error.code == ResponseCode.TOPIC_NOT_EXIST:
+        return Refused(pb.TOPIC_NOT_FOUND, error.remark)
+    if error.code == ResponseCode.NO_PERMISSION:
+        return Refused(pb.FORBIDDEN, error.remark)
+    return Refused(pb.PROXY_TIMEOUT, error.remark)

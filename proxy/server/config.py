@@ -1,0 +1,29 @@
+"""ProxyConfig: the settings of one mqproxy process. Names are RocketMQ's keys. Source: RocketMQ 5.5
+ProxyConfig."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from broker.config.grpc_settings import GrpcSettings
+from keelmq.remoting.config_store import StoredConfig
+from keelmq.security.open_network import OpenNetworkConfig
+from keelmq.upstream.keys import PROXY
+
+
+class ProxyConfig(StoredConfig, GrpcSettings, OpenNetworkConfig):
+    """What a proxy needs to know: where the name servers are, and its port."""
+
+    DEFAULTS: ClassVar[tuple[str, ...]] = (*OpenNetworkConfig.DEFAULTS, "proxy.conf")
+    UPSTREAM: ClassVar[frozenset[str]] = PROXY
+
+    namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
+    bind_address: str = Field("0.0.0.0", description="interface of grpcServerPort (ours)")
+    proxy_address: str = Field(
+        "",
+        description="host that is shown to clients which do not say at which address they reach this proxy; "
+        "empty: detected (ours)",
+    )
+    max_message_size: int = Field(
+        4_194_304, gt=0, le=16_000_000, description="bytes of one message body, as at the brokers"
+    )

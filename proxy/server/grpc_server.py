@@ -1,0 +1,188 @@
+"""GrpcServer: MessagingService on a port, with grpc.aio.
+
+gRPC sends no message names, so the service is registered under RocketMQ's path with generic handlers, from
+the descriptor of messaging.proto. A business error is a status in the answer; only a broken stream is an
+error of gRPC."""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import msgspec
+from google.protobuf.descriptor import MethodDescriptor
+
+from keelmq.remoting.address_text import join_address
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from proxy.core.names import client_of
+from proxy.core.statuses import Refused
+from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
+from proxy.server.masters import NO_ADDRESS
+from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService
+from proxy.wire import messaging_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+ADMIN_PREFIX: Final = "/apache.rocketmq.v2.Admin/"
+IDLE_MS: Final = 120_000
+PING_MS_MIN: Final = 5_000
+"""C++ sends a ping every minute, without a call: grpcio's default answers with GOAWAY."""
+STOP_S: Final = 1.0
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server needs to know. port: 0: any free one. calls_max: at once, of all connections."""
+
+    bind_address: str
+    port: int
+    message_bytes_max: int
+    calls_per_connection: int
+    calls_max: int
+
+    def options(self) -> list[tuple[str, int]]:
+        """Returns grpcio's options."""
+        return [
+            ("grpc.max_receive_message_length", self.message_bytes_max),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", self.calls_per_connection),
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
+            ("grpc.so_reuseport", 0),  # else two programs share the port, and each gets some of the clients
+        ]
+
+
+class GrpcServer:
+    def __init__(self, service: MessagingService, settings: ServerSettings) -> None:
+        self._service, self._settings = service, settings
+        self._server: grpc.aio.Server | None = None
+        self._failures = RateLimitedLogger(logger, level=logging.ERROR)
+        self.port = 0
+
+    async def start(self) -> None:
+        """Binds the port and serves. Raises ConfigError: it cannot be bound."""
+        settings = self._settings
+        server = grpc.aio.server(options=settings.options(), maximum_concurrent_rpcs=settings.calls_max)
+        server.add_generic_rpc_handlers((self._handlers(), _AdminHandler()))
+        address = join_address(settings.bind_address, settings.port)
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise ConfigError(f"grpcServerPort: cannot listen on {address}: {error}") from None
+        await server.start()
+        self._server = server
+
+    async def close(self) -> None:
+        """Ends all calls, those that wait for messages too."""
+        if self._server is not None:
+            await self._server.stop(STOP_S)
+            self._server = None
+        await self._service.close()
+
+    # -- handlers ----------------------------------------------------------------------------------------
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        methods = pb.DESCRIPTOR.services_by_name["MessagingService"].methods
+        return grpc.method_handlers_generic_handler(
+            SERVICE, {method.name: self._handler(method) for method in methods}
+        )
+
+    def _handler(self, method: MethodDescriptor) -> "grpc.RpcMethodHandler[Any, Any]":
+        request, response = _class_of(method.input_type.name), _class_of(method.output_type.name)
+        codec = {
+            "request_deserializer": request.FromString,
+            "response_serializer": response.SerializeToString,
+        }
+        if method.name == "Telemetry":
+            return grpc.stream_stream_rpc_method_handler(self._telemetry, **codec)
+        if method.name == "ReceiveMessage":
+            return grpc.unary_stream_rpc_method_handler(self._receive_message, **codec)
+        serve = self._service.unary.get(method.name)
+        if serve is not None:
+            return grpc.unary_unary_rpc_method_handler(self._unary(method.name, serve, response), **codec)
+        return _unimplemented(UNIMPLEMENTED[method.name], streams=method.server_streaming)
+
+    def _unary(
+        self, name: str, serve: Callable[[Any, Call], Awaitable[Any]], response: Any
+    ) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def handle(request: Any, context: Any) -> Any:
+            try:
+                return await serve(request, _call_of(context))
+            except Refused as refused:
+                return response(status=refused.status)
+            except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+                return response(status=self._failed(name, error))
+
+        return handle
+
+    async def _receive_message(
+        self, request: pb.ReceiveMessageRequest, context: Any
+    ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
+        try:
+            async for each in self._service.receive_message(request, _call_of(context)):
+                yield each
+        except Refused as refused:
+            yield pb.ReceiveMessageResponse(status=refused.status)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            yield pb.ReceiveMessageResponse(status=self._failed("ReceiveMessage", error))
+
+    async def _telemetry(
+        self, commands: AsyncIterator[pb.TelemetryCommand], context: Any
+    ) -> AsyncGenerator[pb.TelemetryCommand, None]:
+        try:
+            async for each in self._service.telemetry(commands, _call_of(context)):
+                yield each
+        except Refused as refused:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
+
+    def _failed(self, name: str, error: Exception) -> pb.Status:
+        self._failures.tell(now_ms(), "%s failed: %s: %s", name, type(error).__name__, error)
+        logger.debug("%s failed", name, exc_info=error)
+        return pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=f"internal error: {type(error).__name__}")
+
+
+class _AdminHandler(grpc.GenericRpcHandler):
+    """RocketMQ's service for administrators, which its coming Studio calls."""
+
+    def service(self, handler_call_details: Any) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """Returns a handler that refuses; None: the call is for another service."""
+        method = handler_call_details.method
+        return _unimplemented(ADMIN, streams=False) if method.startswith(ADMIN_PREFIX) else None
+
+
+def _unimplemented(why: str, *, streams: bool) -> "grpc.RpcMethodHandler[Any, Any]":
+    async def refuse(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, why)
+
+    async def refuse_stream(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, why)
+        yield
+
+    if streams:
+        return grpc.unary_stream_rpc_method_handler(refuse_stream)
+    return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def _class_of(name: str) -> Any:
+    return getattr(pb, name)
+
+
+def _call_of(context: Any) -> Call:
+    """Raises Refused: the call does not say which client sends it."""
+    metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+    left_s = context.time_remaining()
+    left_ms = CALL_MS if left_s is None else int(left_s * 1_000) - ANSWER_MS
+    return Call(client_of(metadata), _address_of(context.peer()), now_ms() + max(left_ms, 0))
+
+
+def _address_of(peer: str) -> str:
+    """Returns host:port of gRPC's `ipv4:1.2.3.4:5` or `ipv6:%5B::1%5D:5`."""
+    kind, _, address = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return NO_ADDRESS
+    return address.replace("%5B", "[").replace("%5D", "]")

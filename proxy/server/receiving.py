@@ -1,0 +1,259 @@
+"""ReceiveMessage, AckMessage and ChangeInvisibleDuration: pops of remoting and their acknowledgements.
+
+A message that a client did not get is given back: its call may be cancelled while a broker pops messages for
+it, and its stream may break halfway.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, Final
+
+from keelmq.client.cluster.routes import TopicRoute
+from keelmq.client.message import decode_messages
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Outcome, RemoteProtocolError
+from keelmq.remoting.operations.pop import (
+    ACK_MESSAGE,
+    CHANGE_MESSAGE_INVISIBLETIME,
+    POP_MESSAGE,
+    PopMessageRequest,
+)
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from proxy.core.handles import Receipt, receipt_of, receipts_of
+from proxy.core.limits import BATCH_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Limits
+from proxy.core.messages import message_of
+from proxy.core.names import group_name, topic_name
+from proxy.core.routes import ANY_QUEUE
+from proxy.core.settings import nack_ms
+from proxy.core.statuses import OK, Refused, status_of, status_of_handle, total_of
+from proxy.core.times import ms_of, timestamp
+from proxy.server.cluster import CALL_MS, Call, Cluster
+from proxy.wire import messaging_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+AUTO_RENEW_MS: Final = 60_000
+"""Invisibility of messages for push consumers."""
+BACK_MS: Final = 1_000
+"""A message that its client did not get is visible again after this time."""
+POP_ANSWER_MS: Final = 3_000
+"""How much longer than its poll time a pop may take."""
+POP_ROOM_MS: Final = 500
+"""A pop ends this long before its call's answer must leave."""
+NEW_TOPIC_PAUSE_MS: Final = 1_000
+FROM_END: Final = 1
+"""initMode of a pop: a group that is new begins at the end, as at RocketMQ's proxy."""
+ENTRIES_MAX: Final = 1_024
+
+
+class Receiving:
+    def __init__(self, cluster: Cluster, limits: Limits) -> None:
+        self._cluster, self._limits = cluster, limits
+        self._returning: set[asyncio.Task[None]] = set()
+        self._failures = RateLimitedLogger(logger, level=logging.WARNING)
+
+    async def close(self) -> None:
+        """Waits until messages that nobody got are given back."""
+        tasks = list(self._returning)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def receive_message(
+        self, request: pb.ReceiveMessageRequest, call: Call
+    ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
+        """Yields a status, the messages, and the time of their delivery. Raises Refused."""
+        pop, broker_name = await self._pop_request(request, call)
+        popping = asyncio.ensure_future(self._pop(pop, broker_name, call))
+        try:
+            outcome = await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            self._in_background(self._give_back_later(popping, pop, broker_name, call))
+            raise
+        if not isinstance(outcome, Ok):
+            yield pb.ReceiveMessageResponse(status=await self._nothing(outcome, call))
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
+            return
+        popped = _popped(outcome, pop, broker_name)
+        topic, left = request.message_queue.topic, [receipt for receipt, _, _ in popped]
+        try:
+            yield pb.ReceiveMessageResponse(status=OK)
+            for receipt, attempt, message in popped:
+                if message.body_error:
+                    self._failures.tell(now_ms(), "%s: a message is not delivered: %s", receipt.text(),
+                                        message.body_error)  # fmt: skip
+                else:
+                    yield pb.ReceiveMessageResponse(message=message_of(message, topic, receipt, attempt))
+                left.pop(0)
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
+        finally:
+            if left:
+                self._in_background(self._give_back(left, call))
+
+    async def _pop_request(
+        self, request: pb.ReceiveMessageRequest, call: Call
+    ) -> tuple[PopMessageRequest, str]:
+        """Returns the pop, and the name of the group of brokers. Raises Refused."""
+        queue = request.message_queue
+        topic, group = topic_name(queue.topic, call.client), group_name(request.group, call.client)
+        if not queue.broker.name:
+            raise Refused(pb.BAD_REQUEST, "the message queue names no broker")
+        route = await self._cluster.route(topic)
+        config = await self._cluster.group_config(group, route)
+        is_fifo = config is not None and config.consume_message_orderly
+        asked_ms = ms_of(request.long_polling_timeout) if request.HasField("long_polling_timeout") else 0
+        kind, expression = _filter_of(request.filter_expression)
+        pop = PopMessageRequest(
+            consumer_group=group,
+            topic=topic,
+            # A simple consumer walks over the queues: it would wait at empty ones while others have messages.
+            queue_id=queue.id if request.auto_renew else ANY_QUEUE,
+            max_msg_nums=min(max(request.batch_size, 1), BATCH_MAX),
+            invisible_time=_invisible_ms(request),
+            poll_time=self._limits.poll_ms(asked_ms, call.left_ms - POP_ROOM_MS),
+            born_time=wall_ms(),
+            init_mode=FROM_END,
+            exp_type=kind,
+            exp=expression,
+            order=is_fifo,
+            attempt_id=request.attempt_id or None,
+        )
+        return pop, queue.broker.name
+
+    async def _pop(self, pop: PopMessageRequest, broker_name: str, call: Call) -> Outcome[Any]:
+        """Each attempt waits only for what is left of the poll time."""
+        end_ms = now_ms() + pop.poll_time
+
+        async def attempt(route: TopicRoute) -> Outcome[Any]:
+            left_ms = max(end_ms - now_ms(), 0)
+            header = pop.model_copy(update={"poll_time": left_ms, "born_time": wall_ms()})
+            return await self._cluster.once(
+                route, broker_name, POP_MESSAGE, header, call=call, timeout_ms=left_ms + POP_ANSWER_MS
+            )
+
+        return await self._cluster.repeat(pop.topic, attempt, call)
+
+    async def _nothing(self, outcome: Any, call: Call) -> pb.Status:
+        """The status of a pop without messages. A topic that does not exist yet has none."""
+        if isinstance(outcome, Failed) and outcome.code == ResponseCode.TOPIC_NOT_EXIST:
+            await asyncio.sleep(min(call.left_ms, NEW_TOPIC_PAUSE_MS) / 1_000)
+            return pb.Status(code=pb.MESSAGE_NOT_FOUND, message=outcome.remark)
+        return status_of(outcome)
+
+    # -- giving back -------------------------------------------------------------------------------------
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _give_back_later(
+        self, popping: "asyncio.Future[Outcome[Any]]", pop: PopMessageRequest, broker_name: str, call: Call
+    ) -> None:
+        """The broker may still pop messages for a client that is gone."""
+        try:
+            outcome = await popping
+        except Refused:
+            return
+        if isinstance(outcome, Ok):
+            await self._give_back([each for each, _, _ in _popped(outcome, pop, broker_name)], call)
+
+    async def _give_back(self, receipts: Iterable[Receipt], call: Call) -> None:
+        again = Call(call.client, call.address, now_ms() + CALL_MS)
+        for receipt in receipts:
+            try:
+                outcome = await self._change(receipt, BACK_MS, again)
+            except Refused as refused:
+                outcome = Failed(0, str(refused))
+            if not isinstance(outcome, Ok):
+                text = "%s: cannot be given back, and is invisible for its time: %s"
+                self._failures.tell(now_ms(), text, receipt.text(), outcome.remark)
+
+    # -- acknowledging -----------------------------------------------------------------------------------
+
+    async def ack_message(self, request: pb.AckMessageRequest, call: Call) -> pb.AckMessageResponse:
+        """Acknowledges messages; one entry for each, in their order. Raises Refused."""
+        group, topic = group_name(request.group, call.client), topic_name(request.topic, call.client)
+        if not 0 < len(request.entries) <= ENTRIES_MAX:
+            raise Refused(pb.BAD_REQUEST, f"{len(request.entries)} entries; 1 to {ENTRIES_MAX} are possible")
+        entries = []
+        for each in request.entries:
+            status = await self._ack(each.receipt_handle, group, topic, call)
+            entries.append(
+                pb.AckMessageResultEntry(
+                    message_id=each.message_id, receipt_handle=each.receipt_handle, status=status
+                )
+            )
+        return pb.AckMessageResponse(status=total_of(each.status for each in entries), entries=entries)
+
+    async def _ack(self, handle: str, group: str, topic: str, call: Call) -> pb.Status:
+        try:
+            receipt = receipt_of(handle, group=group, topic=topic)
+            outcome = await self._cluster.call(
+                topic, receipt.broker_name, ACK_MESSAGE, receipt.ack(), call=call
+            )
+        except Refused as refused:
+            return refused.status
+        return OK if isinstance(outcome, Ok) else status_of_handle(outcome)
+
+    async def change_invisible_duration(
+        self, request: pb.ChangeInvisibleDurationRequest, call: Call
+    ) -> pb.ChangeInvisibleDurationResponse:
+        """Sets when a message is visible again. The answer always has a handle: Python keeps that of a
+        refusal, too."""
+        try:
+            group, topic = group_name(request.group, call.client), topic_name(request.topic, call.client)
+            receipt = receipt_of(request.receipt_handle, group=group, topic=topic)
+            asked_ms = ms_of(request.invisible_duration)
+            if not 0 <= asked_ms <= INVISIBLE_MS_MAX:
+                raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"{asked_ms} ms is not in 0..{INVISIBLE_MS_MAX}")
+            outcome = await self._change(receipt, nack_ms(asked_ms, call.client), call)
+        except Refused as refused:
+            return _changed(refused.status, request.receipt_handle)
+        if not isinstance(outcome, Ok):
+            return _changed(status_of_handle(outcome), request.receipt_handle)
+        return _changed(OK, receipt.changed(outcome.header).text())
+
+    async def _change(self, receipt: Receipt, invisible_ms: int, call: Call) -> Outcome[Any]:
+        return await self._cluster.call(
+            receipt.topic,
+            receipt.broker_name,
+            CHANGE_MESSAGE_INVISIBLETIME,
+            receipt.change(invisible_ms),
+            call=call,
+        )
+
+
+def _changed(status: pb.Status, handle: str) -> pb.ChangeInvisibleDurationResponse:
+    return pb.ChangeInvisibleDurationResponse(status=status, receipt_handle=handle)
+
+
+def _popped(outcome: Ok[Any], pop: PopMessageRequest, broker_name: str) -> list[tuple[Receipt, int, Any]]:
+    """Returns receipt, delivery attempt and message of each message. Raises Refused: they cannot be read."""
+    try:
+        messages = decode_messages(outcome.body, broker_name)
+    except RemoteProtocolError as error:
+        raise Refused(pb.INTERNAL_SERVER_ERROR, str(error)) from error
+    receipts = receipts_of(
+        messages, outcome.header, group=pop.consumer_group, topic=pop.topic, broker_name=broker_name
+    )
+    return [(*each, message) for each, message in zip(receipts, messages, strict=True)]
+
+
+def _filter_of(wanted: pb.FilterExpression) -> tuple[str, str]:
+    """Returns the type and the text of a filter, as remoting has them. Raises Refused."""
+    if wanted.type == pb.SQL:
+        if not wanted.expression.strip():
+            raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, "an SQL filter has no expression")
+        return "SQL92", wanted.expression
+    return "TAG", wanted.expression.strip() or "*"
+
+
+def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:
+    if request.auto_renew:
+        return AUTO_RENEW_MS
+    asked_ms = ms_of(request.invisible_duration)
+    if not INVISIBLE_MS_MIN <= asked_ms <= INVISIBLE_MS_MAX:
+        remark = f"invisible_duration {asked_ms} ms is not in {INVISIBLE_MS_MIN}..{INVISIBLE_MS_MAX}"
+        raise Refused(pb.ILLEGAL_INVISIBLE_TIME, remark)
+    return asked_ms

@@ -1,0 +1,140 @@
+"""The RPCs of MessagingService, by name: what is served, and why the rest is not.
+
+Every call works without an earlier one: no settings, no heartbeat and no stream of its client have to be
+known."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from keelmq.remoting.codes import PERM_READ
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.transactions import END_TRANSACTION
+from proxy.core.limits import Limits
+from proxy.core.names import group_name, topic_name
+from proxy.core.routes import assignments_of, endpoints_for, queues_of, types_of
+from proxy.core.settings import check_settings, completed
+from proxy.core.statuses import NO_LITE, OK, Refused, status_of
+from proxy.core.transactions import half_message_of
+from proxy.server.cluster import Call, Cluster
+from proxy.server.receiving import Receiving
+from proxy.server.sending import Sending
+from proxy.wire import messaging_pb2 as pb
+
+SETTINGS_S: Final = 0.5
+"""Time to find a group's settings for a client: Java and C++ wait 3 s for theirs, Python's start 10 s."""
+
+Unary = Callable[[Any, Call], Awaitable[Any]]
+Streaming = Callable[[Any, Call], AsyncIterator[Any]]
+
+UNIMPLEMENTED: Final[Mapping[str, str]] = {
+    "ForwardMessageToDeadLetterQueue": "not yet: a message is a dead letter after its last delivery",
+    "PullMessage": "use ReceiveMessage: no client of RocketMQ calls PullMessage",
+    "UpdateOffset": "brokers keep the progress of groups: acknowledge messages",
+    "GetOffset": "brokers keep the progress of groups",
+    "QueryOffset": "brokers keep the progress of groups",
+    "RecallMessage": "not yet",
+    "SyncLiteSubscription": NO_LITE,
+}
+"""Why an RPC is not served."""
+ADMIN: Final = "use mqadmin or the HTTP API: KeelMQ has no gRPC service for administrators"
+
+
+class MessagingService:
+    def __init__(self, cluster: Cluster, limits: Limits, own_address: Callable[[], str]) -> None:
+        """own_address: host:port of this proxy, for a client that does not say which endpoints it uses."""
+        self._cluster, self._limits, self._own_address = cluster, limits, own_address
+        self._receiving = Receiving(cluster, limits)
+        sending = Sending(cluster, limits)
+        self.unary: Mapping[str, Unary] = {
+            "QueryRoute": self.query_route,
+            "Heartbeat": self.heartbeat,
+            "SendMessage": sending.send_message,
+            "QueryAssignment": self.query_assignment,
+            "AckMessage": self._receiving.ack_message,
+            "EndTransaction": self.end_transaction,
+            "NotifyClientTermination": self.notify_client_termination,
+            "ChangeInvisibleDuration": self._receiving.change_invisible_duration,
+        }
+        self.receive_message: Streaming = self._receiving.receive_message
+
+    async def close(self) -> None:
+        """Ends what runs for clients that are gone."""
+        await self._receiving.close()
+
+    async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
+        """Returns the queues of a topic. Raises Refused."""
+        endpoints = endpoints_for(request.endpoints, call.client, self._own_address())
+        topic = topic_name(request.topic, call.client)
+        route = await self._cluster.route(topic)
+        config = await self._cluster.topic_config(topic, route)
+        types = types_of({} if config is None else config.attributes)
+        queues = queues_of(route.ordered_queues, route.read_queues, request.topic, endpoints, types)
+        return pb.QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def query_assignment(
+        self, request: pb.QueryAssignmentRequest, call: Call
+    ) -> pb.QueryAssignmentResponse:
+        """Returns from which queues a push consumer receives. Raises Refused."""
+        endpoints = endpoints_for(request.endpoints, call.client, self._own_address())
+        topic, group = topic_name(request.topic, call.client), group_name(request.group, call.client)
+        route = await self._cluster.route(topic)
+        if not route.read_queues:
+            remark = f"topic {topic} has no queue that permits reading (perm without {PERM_READ})"
+            raise Refused(pb.FORBIDDEN, remark)
+        config = await self._cluster.group_config(group, route)
+        is_fifo = config is not None and config.consume_message_orderly
+        assignments = assignments_of(route.read_queues, request.topic, endpoints, is_fifo=is_fifo)
+        return pb.QueryAssignmentResponse(status=OK, assignments=assignments)
+
+    async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
+        """Answers OK, also to an empty heartbeat: Go drops its stream after any other answer."""
+        return pb.HeartbeatResponse(status=OK)
+
+    async def notify_client_termination(
+        self, request: pb.NotifyClientTerminationRequest, call: Call
+    ) -> pb.NotifyClientTerminationResponse:
+        """Answers OK: nothing is kept of a client."""
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    async def end_transaction(
+        self, request: pb.EndTransactionRequest, call: Call
+    ) -> pb.EndTransactionResponse:
+        """Commits or rolls back a half message. Raises Refused."""
+        topic = topic_name(request.topic, call.client)
+        half = half_message_of(request.transaction_id)
+        header = half.end(topic, request.resolution, request.source)
+        outcome = await self._cluster.call(topic, half.broker_name, END_TRANSACTION, header, call=call)
+        return pb.EndTransactionResponse(status=OK if isinstance(outcome, Ok) else status_of(outcome))
+
+    async def telemetry(
+        self, commands: AsyncIterator[pb.TelemetryCommand], call: Call
+    ) -> AsyncGenerator[pb.TelemetryCommand, None]:
+        """Yields an answer to each settings of a client. Raises Refused: the stream ends."""
+        async for command in commands:
+            if command.WhichOneof("command") == "settings":
+                settings = await self._completed(command.settings, call)
+                yield pb.TelemetryCommand(status=OK, settings=settings)
+
+    async def _completed(self, settings: pb.Settings, call: Call) -> pb.Settings:
+        check_settings(settings)
+        group: SubscriptionGroupConfig | None = None
+        if settings.WhichOneof("pub_sub") == "subscription":
+            try:
+                async with asyncio.timeout(SETTINGS_S):
+                    group = await self._group_of(settings.subscription, call)
+            except TimeoutError:
+                group = None
+        return completed(settings, call.client, self._limits, group)
+
+    async def _group_of(self, subscription: pb.Subscription, call: Call) -> SubscriptionGroupConfig | None:
+        """The group's settings, from a broker of a topic that it subscribes to."""
+        group = group_name(subscription.group, call.client)
+        for entry in subscription.subscriptions:
+            try:
+                route = await self._cluster.route(topic_name(entry.topic, call.client))
+            except Refused:
+                continue
+            return await self._cluster.group_config(group, route)
+        return None
