@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
 from keelmq.client.cluster.routes import TopicRoute
+from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
 from keelmq.client.message import decode_messages
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Outcome, RemoteProtocolError
@@ -42,6 +43,7 @@ POP_ANSWER_MS: Final = 3_000
 """How much longer than its poll time a pop may take."""
 POP_ROOM_MS: Final = 500
 """A pop ends this long before its call's answer must leave."""
+NOTHING: Final = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message that matches")
 NEW_TOPIC_PAUSE_MS: Final = 1_000
 FROM_END: Final = 1
 """initMode of a pop: a group that is new begins at the end, as at RocketMQ's proxy."""
@@ -63,7 +65,8 @@ class Receiving:
         self, request: pb.ReceiveMessageRequest, call: Call
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         """Yields a status, the messages, and the time of their delivery. Raises Refused."""
-        pop, broker_name = await self._pop_request(request, call)
+        subscription = _subscription_of(request, call)
+        pop, broker_name = await self._pop_request(request, subscription, call)
         popping = asyncio.ensure_future(self._pop(pop, broker_name, call))
         try:
             outcome = await asyncio.shield(popping)
@@ -75,9 +78,13 @@ class Receiving:
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
             return
         popped = _popped(outcome, pop, broker_name)
+        others = [receipt for receipt, _, message in popped if not subscription.wants(message.tags)]
+        if others:  # their tags have the hash of one that is wanted
+            self._in_background(self._ack_others(others, call))
+            popped = [each for each in popped if subscription.wants(each[2].tags)]
         topic, left = request.message_queue.topic, [receipt for receipt, _, _ in popped]
         try:
-            yield pb.ReceiveMessageResponse(status=OK)
+            yield pb.ReceiveMessageResponse(status=OK if popped else NOTHING)
             for receipt, attempt, message in popped:
                 if message.body_error:
                     self._failures.tell(now_ms(), "%s: a message is not delivered: %s", receipt.text(),
@@ -91,18 +98,17 @@ class Receiving:
                 self._in_background(self._give_back(left, call))
 
     async def _pop_request(
-        self, request: pb.ReceiveMessageRequest, call: Call
+        self, request: pb.ReceiveMessageRequest, subscription: Subscription, call: Call
     ) -> tuple[PopMessageRequest, str]:
         """Returns the pop, and the name of the group of brokers. Raises Refused."""
-        queue = request.message_queue
-        topic, group = topic_name(queue.topic, call.client), group_name(request.group, call.client)
+        queue, topic = request.message_queue, subscription.topic
+        group = group_name(request.group, call.client)
         if not queue.broker.name:
             raise Refused(pb.BAD_REQUEST, "the message queue names no broker")
         route = await self._cluster.route(topic)
         config = await self._cluster.group_config(group, route)
         is_fifo = config is not None and config.consume_message_orderly
         asked_ms = ms_of(request.long_polling_timeout) if request.HasField("long_polling_timeout") else 0
-        kind, expression = _filter_of(request.filter_expression)
         pop = PopMessageRequest(
             consumer_group=group,
             topic=topic,
@@ -113,8 +119,8 @@ class Receiving:
             poll_time=self._limits.poll_ms(asked_ms, call.left_ms - POP_ROOM_MS),
             born_time=wall_ms(),
             init_mode=FROM_END,
-            exp_type=kind,
-            exp=expression,
+            exp_type=subscription.type.value,
+            exp=subscription.expression,
             order=is_fifo,
             attempt_id=request.attempt_id or None,
         )
@@ -157,6 +163,15 @@ class Receiving:
             return
         if isinstance(outcome, Ok):
             await self._give_back([each for each, _, _ in _popped(outcome, pop, broker_name)], call)
+
+    async def _ack_others(self, receipts: Iterable[Receipt], call: Call) -> None:
+        """Acknowledges messages that the client has not asked for."""
+        again = Call(call.client, call.address, now_ms() + CALL_MS)
+        for receipt in receipts:
+            status = await self._ack(receipt.text(), receipt.group, receipt.topic, again)
+            if status.code != pb.OK:
+                text = "%s: its tag is not wanted, and it cannot be acknowledged: %s"
+                self._failures.tell(now_ms(), text, receipt.text(), status.message)
 
     async def _give_back(self, receipts: Iterable[Receipt], call: Call) -> None:
         again = Call(call.client, call.address, now_ms() + CALL_MS)
@@ -240,13 +255,14 @@ def _popped(outcome: Ok[Any], pop: PopMessageRequest, broker_name: str) -> list[
     return [(*each, message) for each, message in zip(receipts, messages, strict=True)]
 
 
-def _filter_of(wanted: pb.FilterExpression) -> tuple[str, str]:
-    """Returns the type and the text of a filter, as remoting has them. Raises Refused."""
-    if wanted.type == pb.SQL:
-        if not wanted.expression.strip():
-            raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, "an SQL filter has no expression")
-        return "SQL92", wanted.expression
-    return "TAG", wanted.expression.strip() or "*"
+def _subscription_of(request: pb.ReceiveMessageRequest, call: Call) -> Subscription:
+    """Returns the topic and the filter. Raises Refused."""
+    topic, wanted = topic_name(request.message_queue.topic, call.client), request.filter_expression
+    kind = ExpressionType.SQL92 if wanted.type == pb.SQL else ExpressionType.TAG
+    try:
+        return Subscription(topic, wanted.expression.strip() or ALL, kind)
+    except ValueError as error:
+        raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
 
 
 def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:

@@ -1,7 +1,7 @@
 """Real RocketMQ clients, each in a process: started, given messages to send, asked what they saw.
 
 Skips say what is missing. The C++ client is a test requirement where it exists as a wheel (Linux on x86_64);
-the Node client needs `npm ci` in tests/interop/node.
+the Node clients need `npm ci` in tests/interop/node, and the Python client of gRPC an environment of its own.
 """
 
 import asyncio
@@ -24,18 +24,38 @@ END_S = 10.0
 LINE_BYTES_MAX = 1 << 20
 
 CPP, NODE_JS = "cpp", "node"
+GRPC_PYTHON, GRPC_NODE = "grpc-python", "grpc-node"
+"""RocketMQ 5's own clients."""
+CLIENT_VENV = HERE / ".venv-client"
+
+NODE_PACKAGES = {NODE_JS: "ali-ons", GRPC_NODE: "rocketmq-client-nodejs"}
 
 Event = dict[str, Any]
+
+
+def command_of(client: str) -> list[str]:
+    """The program that drives this client."""
+    return {
+        CPP: [sys.executable, str(HERE / "cpp_driver.py")],
+        NODE_JS: ["node", str(NODE / "driver.js")],
+        GRPC_PYTHON: [str(CLIENT_VENV / "bin" / "python"), str(HERE / "grpc_driver.py")],
+        GRPC_NODE: ["node", str(NODE / "grpc_driver.js")],
+    }[client]
 
 
 def need(client: str) -> None:
     """Skips the test when this client is not here."""
     if client == CPP and importlib.util.find_spec("rocketmq") is None:
         pytest.skip("the C++ client is not installed: PyPI has rocketmq 0.4.4 for Linux on x86_64 only")
-    if client == NODE_JS and shutil.which("node") is None:
-        pytest.skip("the Node client needs Node.js: install node and npm")
-    if client == NODE_JS and not (NODE / "node_modules" / "ali-ons").is_dir():
-        pytest.skip("the Node client is not installed: run `npm ci` in tests/interop/node")
+    if client in NODE_PACKAGES and shutil.which("node") is None:
+        pytest.skip("the Node clients need Node.js: install node and npm")
+    if client in NODE_PACKAGES and not (NODE / "node_modules" / NODE_PACKAGES[client]).is_dir():
+        pytest.skip("the Node clients are not installed: run `npm ci` in tests/interop/node")
+    if client == GRPC_PYTHON and not (CLIENT_VENV / "bin" / "python").exists():
+        pytest.skip(
+            "the Python client of gRPC is not installed: `uv venv tests/interop/.venv-client`, and "
+            "`uv pip install --python tests/interop/.venv-client -r requirements/grpc_client.txt`"
+        )
 
 
 class Client:
@@ -52,14 +72,9 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._home.mkdir(exist_ok=True)
-        program = (
-            [sys.executable, str(HERE / "cpp_driver.py")]
-            if self._client == CPP
-            else ["node", str(NODE / "driver.js")]
-        )
         with (self._home / "stderr").open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *program,
+                *command_of(self._client),
                 json.dumps(self._options),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -67,8 +67,10 @@ class Stage:
         await self.routed(topic)
 
     async def group(self, name: str, *, retry_max_times: int) -> None:
-        body = SubscriptionGroupConfig(group_name=name, retry_max_times=retry_max_times)
-        await self._carried_out(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), body)
+        await self.group_settings(SubscriptionGroupConfig(group_name=name, retry_max_times=retry_max_times))
+
+    async def group_settings(self, settings: SubscriptionGroupConfig) -> None:
+        await self._carried_out(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), settings)
 
     async def _carried_out(self, operation: Operation[Any, Any], header: Wire, body: Any) -> None:
         """Waits for a master that the controllers have elected and whose role is still changing."""
