@@ -1,0 +1,115 @@
+"""A broker with a gRPC server in this process, and a client of it that speaks plain gRPC."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from proxy.core.times import duration
+from proxy.server.grpc_server import SERVICE
+from proxy.wire import messaging_pb2 as pb
+
+HOST = "127.0.0.1"
+METADATA = (("x-mq-client-id", "tester"), ("x-mq-language", "JAVA"))
+TOPIC, GROUP = pb.Resource(name="T"), pb.Resource(name="g")
+
+
+class GrpcClient:
+    """`await client.call("QueryRoute", pb.QueryRouteRequest(...))`."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+    def unary(self, name: str, request: Any, *, metadata: Any = METADATA, timeout: float = 10.0) -> Any:
+        response = _types(name)[1]
+        method = self._channel.unary_unary(
+            f"/{SERVICE}/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response.FromString,
+        )
+        return method(request, metadata=metadata, timeout=timeout)
+
+    async def call(self, name: str, request: Any, **more: Any) -> Any:
+        return await self.unary(name, request, **more)
+
+    def receiving(self, request: Any, *, timeout: float = 10.0) -> Any:
+        """The stream of a ReceiveMessage, to iterate over or to cancel."""
+        method = self._channel.unary_stream(
+            f"/{SERVICE}/ReceiveMessage",
+            request_serializer=pb.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=pb.ReceiveMessageResponse.FromString,
+        )
+        return method(request, metadata=METADATA, timeout=timeout)
+
+    def telemetry(self) -> Any:
+        method = self._channel.stream_stream(
+            f"/{SERVICE}/Telemetry",
+            request_serializer=pb.TelemetryCommand.SerializeToString,
+            response_deserializer=pb.TelemetryCommand.FromString,
+        )
+        return method(metadata=METADATA)
+
+    async def send(self, *bodies: str, topic: pb.Resource = TOPIC, **system: Any) -> pb.SendMessageResponse:
+        messages = [
+            pb.Message(
+                topic=topic,
+                body=body.encode(),
+                system_properties=pb.SystemProperties(message_id=f"01{body}", **system),
+            )
+            for body in bodies
+        ]
+        found: pb.SendMessageResponse = await self.call(
+            "SendMessage", pb.SendMessageRequest(messages=messages)
+        )
+        return found
+
+    async def receive(self, **more: Any) -> tuple[pb.Status, list[pb.Message]]:
+        """The status, and the messages."""
+        answers = [each async for each in self.receiving(receive_request(**more))]
+        assert answers[-1].WhichOneof("content") in ("delivery_timestamp", "status")
+        return answers[0].status, [each.message for each in answers if each.HasField("message")]
+
+    async def ack(self, *handles: str, group: pb.Resource = GROUP) -> pb.AckMessageResponse:
+        entries = [pb.AckMessageEntry(message_id="m", receipt_handle=each) for each in handles]
+        request = pb.AckMessageRequest(group=group, topic=TOPIC, entries=entries)
+        found: pb.AckMessageResponse = await self.call("AckMessage", request)
+        return found
+
+
+def receive_request(**more: Any) -> pb.ReceiveMessageRequest:
+    queue = pb.MessageQueue(topic=more.pop("topic", TOPIC), id=-1, broker=pb.Broker(name="broker-a"))
+    known = {
+        "group": GROUP,
+        "message_queue": queue,
+        "batch_size": 32,
+        "invisible_duration": duration(30_000),
+        "long_polling_timeout": duration(0),
+    }
+    return pb.ReceiveMessageRequest(**(known | more))
+
+
+def handle_of(message: pb.Message) -> str:
+    return message.system_properties.receipt_handle
+
+
+def _types(name: str) -> tuple[Any, Any]:
+    method = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name[name]
+    return getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
+
+
+@contextlib.asynccontextmanager
+async def serving(path: Path, **settings: Any) -> AsyncIterator[tuple[Broker, GrpcClient]]:
+    """A stand-alone broker that polls shortly."""
+    known = {
+        "storePathRootDir": path, "brokerName": "broker-a", "bindAddress": HOST, "listenPort": 0,
+        "fastListenPort": -1, "httpPort": -1, "grpcServerPort": 0, "enableProxy": True,
+        "mappedFileSizeCommitLog": 1 << 24, "grpcClientConsumerMinLongPollingTimeoutMillis": 0,
+    }  # fmt: skip
+    async with Broker(BrokerConfig.model_validate(known | settings)) as broker:
+        assert broker.listeners.proxy is not None
+        async with grpc.aio.insecure_channel(f"{HOST}:{broker.listeners.proxy.port}") as channel:
+            yield broker, GrpcClient(channel)

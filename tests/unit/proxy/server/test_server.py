@@ -1,0 +1,403 @@
+"""The gRPC server over a real broker, with a plain gRPC client: what the clients of RocketMQ depend on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from broker.app.broker import Broker
+from keelmq.remoting.operation import Call, Empty
+from keelmq.remoting.operations.broker_metadata import (
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_TOPIC,
+    CreateTopicRequest,
+    SubscriptionGroupConfig,
+)
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.config import ConfigError
+from proxy.core.times import duration, ms_of, timestamp
+from proxy.server.grpc_server import SERVICE
+from proxy.server.masters import NO_ADDRESS, InProcessPeer
+from proxy.wire import messaging_pb2 as pb
+from tests.unit.proxy.server.parts import (
+    GROUP,
+    HOST,
+    METADATA,
+    TOPIC,
+    GrpcClient,
+    handle_of,
+    receive_request,
+    serving,
+)
+
+HERE = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="lb.example", port=443)])
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[Broker, GrpcClient]]:
+    async with serving(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def client(served: tuple[Broker, GrpcClient]) -> GrpcClient:
+    return served[1]
+
+
+async def as_operator(broker: Broker, operation: Any, header: Any, body: Any = None) -> None:
+    _, handler = broker.operations.handlers[operation.code]
+    await handler(header, Call(InProcessPeer(NO_ADDRESS), body))
+
+
+async def create(broker: Broker, topic: str = "T", queues: int = 1, message_type: str = "") -> None:
+    header = CreateTopicRequest(
+        topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6,
+        attributes=f"+message.type={message_type}" if message_type else None,
+    )  # fmt: skip
+    await as_operator(broker, UPDATE_AND_CREATE_TOPIC, header)
+
+
+async def fifo_group(broker: Broker) -> None:
+    body = SubscriptionGroupConfig(group_name="g", consume_message_orderly=True)
+    await as_operator(broker, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), body)
+
+
+# -- routes ----------------------------------------------------------------------------------------------
+
+
+async def test_a_route_has_the_clients_endpoints(served: tuple[Broker, GrpcClient]) -> None:
+    broker, client = served
+    await create(broker, queues=2, message_type="FIFO")
+    found = await client.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=HERE))
+    assert found.status.code == pb.OK
+    assert [(each.id, each.permission, each.broker.id) for each in found.message_queues] == [
+        (0, pb.READ_WRITE, 0),
+        (1, pb.READ_WRITE, 0),
+    ]
+    assert all(each.broker.endpoints == HERE for each in found.message_queues)
+    assert list(found.message_queues[0].accept_message_types) == [pb.FIFO]
+
+
+async def test_an_unknown_topic_has_the_route_with_which_it_is_created(client: GrpcClient) -> None:
+    """Python's producer asks for a route first, and never sends without one."""
+    found = await client.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=HERE))
+    assert found.status.code == pb.OK and found.message_queues
+    assert (await client.send("first")).status.code == pb.OK
+
+
+async def test_an_unknown_topic_that_is_not_created_is_refused_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, autoCreateTopicEnable=False) as (_, client):
+        found = await client.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=HERE))
+        assert found.status.code == pb.TOPIC_NOT_FOUND
+        assert (await client.send("first")).status.code == pb.TOPIC_NOT_FOUND
+
+
+async def test_a_broker_with_two_queues_is_one_assignment(served: tuple[Broker, GrpcClient]) -> None:
+    broker, client = served
+    await create(broker, queues=2)
+    request = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=HERE)
+    found = await client.call("QueryAssignment", request)
+    assert [each.message_queue.id for each in found.assignments] == [-1]
+
+
+async def test_of_a_group_in_order_each_queue_is_an_assignment(served: tuple[Broker, GrpcClient]) -> None:
+    broker, client = served
+    await create(broker, queues=2)
+    await fifo_group(broker)
+    request = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=HERE)
+    found = await client.call("QueryAssignment", request)
+    assert [each.message_queue.id for each in found.assignments] == [0, 1]
+
+
+# -- settings --------------------------------------------------------------------------------------------
+
+
+async def test_settings_are_answered_on_the_same_stream(served: tuple[Broker, GrpcClient]) -> None:
+    broker, client = served
+    await create(broker)
+    await fifo_group(broker)
+    entry = pb.SubscriptionEntry(topic=TOPIC)
+    settings = pb.Settings(
+        client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP, subscriptions=[entry])
+    )
+    stream = client.telemetry()
+    for _ in range(2):  # Python sends them again after a second
+        await stream.write(pb.TelemetryCommand(settings=settings))
+        answer = await stream.read()
+        assert answer.status.code == pb.OK
+        assert answer.settings.subscription.fifo
+        assert answer.settings.backoff_policy.max_attempts == 17
+    stream.cancel()
+
+
+async def test_settings_that_are_refused_end_the_stream(client: GrpcClient) -> None:
+    stream = client.telemetry()
+    await stream.write(pb.TelemetryCommand(settings=pb.Settings()))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await stream.read()
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_empty_heartbeat_is_ok(client: GrpcClient) -> None:
+    """Go sends one after its stream was broken, and drops the stream unless the answer is OK."""
+    assert (await client.call("Heartbeat", pb.HeartbeatRequest())).status.code == pb.OK
+    request = pb.NotifyClientTerminationRequest()
+    assert (await client.call("NotifyClientTermination", request)).status.code == pb.OK
+
+
+async def test_a_call_without_a_client_id(client: GrpcClient) -> None:
+    found = await client.call("Heartbeat", pb.HeartbeatRequest(), metadata=())
+    assert found.status.code == pb.CLIENT_ID_REQUIRED
+
+
+async def test_what_is_not_served_says_why(served: tuple[Broker, GrpcClient]) -> None:
+    broker, client = served
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await client.call("SyncLiteSubscription", pb.SyncLiteSubscriptionRequest())
+    assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "lite" in (error.value.details() or "")
+    assert broker.listeners.proxy is not None
+    async with grpc.aio.insecure_channel(f"{HOST}:{broker.listeners.proxy.port}") as channel:
+        for path, text in (("apache.rocketmq.v2.Admin/QueryMessage", "mqadmin"), (f"{SERVICE}/X", "")):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await channel.unary_unary(f"/{path}")(b"", metadata=METADATA)
+            assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+            assert text in (error.value.details() or "")
+
+
+# -- sending and receiving -------------------------------------------------------------------------------
+
+
+async def test_sent_received_acknowledged(client: GrpcClient) -> None:
+    sent = await client.send("one", tag="t")
+    assert [(each.status.code, each.message_id, each.offset) for each in sent.entries] == [
+        (pb.OK, "01one", 0)
+    ]
+    status, [message] = await client.receive()
+    assert status.code == pb.OK
+    system = message.system_properties
+    assert (message.body, message.topic, system.message_id, system.tag) == (b"one", TOPIC, "01one", "t")
+    assert (system.delivery_attempt, ms_of(system.invisible_duration)) == (1, 30_000)
+    assert (await client.receive())[0].code == pb.MESSAGE_NOT_FOUND
+    answer = await client.ack(handle_of(message))
+    assert (answer.status.code, answer.entries[0].status.code) == (pb.OK, pb.OK)
+    again = await client.ack(handle_of(message))
+    assert again.status.code in (pb.OK, pb.INVALID_RECEIPT_HANDLE)
+
+
+async def test_handles_that_are_garbage(client: GrpcClient) -> None:
+    await client.send("one")
+    _, [message] = await client.receive()
+    good = handle_of(message)
+    bad = ["", "x", good.replace("K1 g", "K1 h"), good + "9" * 9, good.replace("broker-a", "nobody")[:9]]
+    answer = await client.ack(good, *bad)
+    assert answer.status.code == pb.MULTIPLE_RESULTS
+    assert [each.status.code for each in answer.entries] == [pb.OK, *[pb.INVALID_RECEIPT_HANDLE] * len(bad)]
+    assert [each.receipt_handle for each in answer.entries] == [good, *bad]
+
+
+async def test_the_handle_of_another_group_acknowledges_nothing(client: GrpcClient) -> None:
+    await client.send("one")
+    _, [message] = await client.receive()
+    other = pb.Resource(name="h")
+    assert (await client.ack(handle_of(message), group=other)).status.code == pb.INVALID_RECEIPT_HANDLE
+
+
+async def test_a_batch_is_stored_as_a_whole(client: GrpcClient) -> None:
+    found = await client.send("one", "two", "three")
+    assert found.status.code == pb.OK
+    assert [each.offset for each in found.entries] == [0, 1, 2]
+    _, messages = await client.receive()
+    assert {each.body for each in messages} == {b"one", b"two", b"three"}
+
+
+async def test_a_batch_of_several_topics_or_groups(client: GrpcClient) -> None:
+    def message(topic: str, group: str) -> pb.Message:
+        system = pb.SystemProperties(message_id="m", message_group=group)
+        return pb.Message(topic=pb.Resource(name=topic), body=b"x", system_properties=system)
+
+    for other, code in ((("U", "g"), pb.MESSAGE_CORRUPTED), (("T", "h"), pb.ILLEGAL_MESSAGE_GROUP)):
+        request = pb.SendMessageRequest(messages=[message("T", "g"), message(*other)])
+        assert (await client.call("SendMessage", request)).status.code == code
+    for count in (0, 33):
+        request = pb.SendMessageRequest(messages=[message("T", "g")] * count)
+        assert (await client.call("SendMessage", request)).status.code == pb.BAD_REQUEST
+
+
+async def test_the_topic_accepts_the_type(served: tuple[Broker, GrpcClient]) -> None:
+    broker, client = served
+    await create(broker, message_type="DELAY")
+    assert (await client.send("one")).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    delivery = timestamp(wall_ms() + 60_000)
+    assert (await client.send("two", delivery_timestamp=delivery)).entries[0].recall_handle
+
+
+async def test_the_messages_of_a_group_are_in_one_queue_and_in_order(
+    served: tuple[Broker, GrpcClient],
+) -> None:
+    broker, client = served
+    await create(broker, queues=4)
+    await fifo_group(broker)
+    for number in range(6):
+        await client.send(f"{number}", message_group="m")
+    _, messages = await client.receive(batch_size=4)
+    assert [each.body for each in messages] == [b"0", b"1", b"2", b"3"]
+    assert len({each.system_properties.queue_id for each in messages}) == 1
+    assert (await client.receive())[0].code == pb.MESSAGE_NOT_FOUND  # until those before are acknowledged
+    await client.ack(*map(handle_of, messages))
+    _, messages = await client.receive()
+    assert [each.body for each in messages] == [b"4", b"5"]
+
+
+async def test_the_same_attempt_gets_the_same_messages(served: tuple[Broker, GrpcClient]) -> None:
+    """A client whose receive failed repeats it with the same attempt id."""
+    broker, client = served
+    await create(broker)
+    await fifo_group(broker)
+    await client.send("one", message_group="m")
+    assert len((await client.receive(attempt_id="a"))[1]) == 1
+    assert len((await client.receive(attempt_id="b"))[1]) == 0
+    assert len((await client.receive(attempt_id="a"))[1]) == 1
+
+
+async def test_a_receive_waits_for_a_message(client: GrpcClient) -> None:
+    await client.send("first")
+    await client.receive()
+    waiting = asyncio.create_task(client.receive(long_polling_timeout=duration(5_000)))
+    while not waiting.done():
+        await client.send("one")
+        await asyncio.sleep(0.05)
+    status, messages = await waiting
+    assert (status.code, messages[0].body) == (pb.OK, b"one")
+
+
+async def test_a_receive_ends_before_its_deadline(client: GrpcClient) -> None:
+    await client.send("first")
+    await client.receive()
+    request = receive_request(long_polling_timeout=duration(20_000))
+    answers = [each async for each in client.receiving(request, timeout=1.5)]
+    assert answers[0].status.code == pb.MESSAGE_NOT_FOUND
+
+
+async def test_a_cancelled_receive_gives_its_messages_back(client: GrpcClient) -> None:
+    await client.send("first")
+    await client.receive()
+    request = receive_request(long_polling_timeout=duration(5_000), invisible_duration=duration(600_000))
+    stream = client.receiving(request)
+    reading = asyncio.ensure_future(stream.read())
+    await asyncio.sleep(0)
+    stream.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await client.send("one")
+    for _ in range(100):
+        _, messages = await client.receive(long_polling_timeout=duration(100))
+        if messages:
+            break
+    assert [each.body for each in messages] == [b"one"]
+
+
+@pytest.mark.parametrize("invisible_ms", [0, 9_999, 12 * 3_600_000 + 1])
+async def test_an_invisible_time_that_is_illegal(client: GrpcClient, invisible_ms: int) -> None:
+    status, _ = await client.receive(invisible_duration=duration(invisible_ms))
+    assert status.code == pb.ILLEGAL_INVISIBLE_TIME
+
+
+async def test_a_changed_message_has_another_handle(client: GrpcClient) -> None:
+    await client.send("one")
+    _, [message] = await client.receive()
+    request = pb.ChangeInvisibleDurationRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=handle_of(message), invisible_duration=duration(60_000)
+    )
+    changed = await client.call("ChangeInvisibleDuration", request)
+    assert changed.status.code == pb.OK and changed.receipt_handle != handle_of(message)
+    again = await client.call("ChangeInvisibleDuration", request)  # the old one is void
+    assert again.status.code == pb.INVALID_RECEIPT_HANDLE
+    assert again.receipt_handle == handle_of(message)  # Python takes it from a refusal, too
+    assert (await client.ack(changed.receipt_handle)).status.code == pb.OK
+
+
+async def test_a_message_that_failed_comes_again_and_is_counted(client: GrpcClient) -> None:
+    await client.send("one")
+    _, [message] = await client.receive()
+    request = pb.ChangeInvisibleDurationRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=handle_of(message), invisible_duration=duration(1)
+    )
+    assert (await client.call("ChangeInvisibleDuration", request)).status.code == pb.OK
+    _, [again] = await client.receive(long_polling_timeout=duration(9_000))
+    assert (again.topic, again.system_properties.delivery_attempt) == (TOPIC, 2)
+    assert (await client.ack(handle_of(again))).status.code == pb.OK
+
+
+@pytest.mark.parametrize("wanted", ["Aa", "Aa || x"])
+async def test_a_tag_with_the_same_hash_is_not_delivered(client: GrpcClient, wanted: str) -> None:
+    await client.send("one", tag="BB")
+    await client.send("two", tag="Aa")
+    tags = pb.FilterExpression(type=pb.TAG, expression=wanted)
+    _, messages = await client.receive(filter_expression=tags)
+    assert [each.body for each in messages] == [b"two"]
+
+
+async def test_filters_that_cannot_be(client: GrpcClient) -> None:
+    await client.send("one")
+    for expression in ("", "a ="):
+        wanted = pb.FilterExpression(type=pb.SQL, expression=expression)
+        status, _ = await client.receive(filter_expression=wanted)
+        assert status.code in (pb.ILLEGAL_FILTER_EXPRESSION, pb.INTERNAL_SERVER_ERROR)
+
+
+async def test_a_transaction_is_seen_when_it_is_committed(client: GrpcClient) -> None:
+    found = await client.send("one", message_type=pb.TRANSACTION)
+    transaction_id = found.entries[0].transaction_id
+    assert transaction_id
+    assert (await client.receive())[0].code == pb.MESSAGE_NOT_FOUND
+    request = pb.EndTransactionRequest(
+        topic=TOPIC, message_id="01one", transaction_id=transaction_id, resolution=pb.COMMIT
+    )
+    assert (await client.call("EndTransaction", request)).status.code == pb.OK
+    _, messages = await client.receive(long_polling_timeout=duration(5_000))
+    assert [each.body for each in messages] == [b"one"]
+
+
+@pytest.mark.parametrize("transaction_id", ["", "x", "a b c d", "broker-a -1 0 m", "broker-a 9 9" + "9" * 40])
+async def test_transaction_ids_that_are_garbage(client: GrpcClient, transaction_id: str) -> None:
+    await client.send("one")
+    request = pb.EndTransactionRequest(
+        topic=TOPIC, message_id="m", transaction_id=transaction_id, resolution=pb.COMMIT
+    )
+    found = await client.call("EndTransaction", request)
+    assert found.status.code == pb.INVALID_TRANSACTION_ID
+
+
+async def test_bytes_that_are_no_message(served: tuple[Broker, GrpcClient]) -> None:
+    """Refused by gRPC; the connection stays."""
+    broker, client = served
+    assert broker.listeners.proxy is not None
+    async with grpc.aio.insecure_channel(f"{HOST}:{broker.listeners.proxy.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await channel.unary_unary(f"/{SERVICE}/SendMessage")(b"\xff\xff", metadata=METADATA)
+    assert (await client.send("one")).status.code == pb.OK
+
+
+async def test_a_request_above_the_limit(tmp_path: Path) -> None:
+    async with serving(tmp_path, grpcMaxInboundMessageSize=65_536) as (_, client):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await client.send("x" * 70_000)
+        assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_it_does_not_open_what_security_closes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the gRPC port has no authentication"):
+        async with serving(tmp_path, authenticationEnabled=True):
+            pass
+
+
+async def test_a_port_that_is_taken(served: tuple[Broker, GrpcClient], tmp_path: Path) -> None:
+    broker, _ = served
+    assert broker.listeners.proxy is not None
+    with pytest.raises(ConfigError, match="grpcServerPort: cannot listen on"):
+        async with serving(tmp_path / "second", grpcServerPort=broker.listeners.proxy.port):
+            pass
