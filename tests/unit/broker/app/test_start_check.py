@@ -349,7 +349,7 @@ async def test_settings_of_rocketmq_without_effect_are_logged_and_shown(
         f"t{number}": {"topicName": f"t{number}", "attributes": {"cleanup.policy": "COMPACTION"}}
         for number in range(30)
     }
-    group = {"groupName": "g", "attributes": {"priority.factor": "1"}}
+    group = {"groupName": "g", "attributes": {"lite.bind.topic": "t0"}}
     config_path = tmp_path / "store" / "config"
     (config_path / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
     (config_path / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": {"g": group}}))
@@ -357,7 +357,7 @@ async def test_settings_of_rocketmq_without_effect_are_logged_and_shown(
         async with Broker(config(tmp_path)) as broker:
             shown = broker.services.runtime_info.table()["attributesWithoutEffect"]
             groups = broker.metadata.groups
-            groups.update(SubscriptionGroupConfig(group_name="g", attributes={"-priority.factor": ""}))
+            groups.update(SubscriptionGroupConfig(group_name="g", attributes={"-lite.bind.topic": ""}))
             fewer = broker.services.runtime_info.table()["attributesWithoutEffect"]
     said = [line for line in caplog.messages if "without effect" in line]
     assert len(said) == 21 and "attributes of 11 more" in said[-1]
