@@ -1,19 +1,19 @@
 """Receipt handles: all that an acknowledgement needs, in one text. Pure.
 
-`K1 group topic extraInfo`, where extraInfo is the handle of remoting (broker/pop/core/handles.py), with the
-broker's name, the queue and the offset of the message. Any proxy can use it, also after a fail-over. It is no
-capability: a request is authorized by the group and the topic that it names, and these must be the handle's.
-So a forged or a stolen handle permits nothing that its sender may not do anyway
-(docs/adr/0076-the-proxy-keeps-no-state.md).
-"""
+`K1 group topic logOffset extraInfo`, where extraInfo is the handle of remoting (broker/pop/core/handles.py),
+with the broker's name, the queue and the offset of the message. Any proxy can use it, also after a fail-over.
+It is no capability: a request is authorized by the group and the topic that it names, and these must be the
+handle's. So a forged or a stolen handle permits nothing that its sender may not do anyway
+(docs/adr/0076-the-proxy-keeps-no-state.md)."""
 
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from broker.pop.core.handles import BadHandle, Handle, parse_handle, retry_flag, topic_of
+from broker.pop.core.handles import NUMBER_CHARS_MAX, BadHandle, Handle, parse_handle, retry_flag
 from keelmq.client.message import MessageExt
+from keelmq.remoting.operations.clients import SendBackRequest
 from keelmq.remoting.operations.pop import (
     AckMessageRequest,
     ChangeInvisibleTimeRequest,
@@ -24,16 +24,20 @@ from proxy.core.statuses import Refused
 from proxy.wire import messaging_pb2 as pb
 
 VERSION: Final = "K1"
-FIELDS_BEFORE: Final = 3
+FIELDS_BEFORE: Final = 4
+DEAD: Final = -1
+"""delayLevel of a message that is sent back to be a dead letter."""
 CHARACTERS_MAX: Final = 2_048
 POP_CK: Final = "POP_CK"
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """A popped message. topic: the subscribed one, also if the message was popped from a retry topic."""
+    """A popped message. topic: the subscribed one, also if the message was popped from a retry topic.
+    log_offset: of its record in the CommitLog."""
 
     group: str
     topic: str
+    log_offset: int
     handle: Handle
 
     @property
@@ -47,14 +51,9 @@ class Receipt(msgspec.Struct, frozen=True):
         assert self.handle.offset is not None, "checked by receipt_of()"
         return self.handle.offset
 
-    @property
-    def popped_topic(self) -> str:
-        """The topic whose queue has the message: the retry topic of a message that is delivered again."""
-        return topic_of(self.handle.retry, self.group, self.topic)
-
     def text(self) -> str:
         """Returns the handle as clients get it."""
-        return f"{VERSION} {self.group} {self.topic} {self.handle.text()}"
+        return f"{VERSION} {self.group} {self.topic} {self.log_offset} {self.handle.text()}"
 
     def ack(self) -> AckMessageRequest:
         """Returns the request that acknowledges the message."""
@@ -66,8 +65,19 @@ class Receipt(msgspec.Struct, frozen=True):
             offset=self.offset,
         )
 
-    def change(self, invisible_ms: int) -> ChangeInvisibleTimeRequest:
-        """Returns the request that makes the message visible again invisible_ms from now."""
+    def send_back(self, message_id: str) -> SendBackRequest:
+        """Returns the request that copies the message to the group's dead letter topic."""
+        return SendBackRequest(
+            offset=self.log_offset,
+            group=self.group,
+            delay_level=DEAD,
+            origin_msg_id=message_id,
+            origin_topic=self.topic,
+        )
+
+    def change(self, invisible_ms: int, *, suspend: bool = False) -> ChangeInvisibleTimeRequest:
+        """Returns the request that makes the message visible again invisible_ms from now. suspend: the next
+        delivery is no further attempt."""
         return ChangeInvisibleTimeRequest(
             consumer_group=self.group,
             topic=self.topic,
@@ -75,6 +85,7 @@ class Receipt(msgspec.Struct, frozen=True):
             extra_info=self.handle.text(),
             offset=self.offset,
             invisible_time=invisible_ms,
+            suspend=suspend or None,
         )
 
     def changed(self, answer: ChangeInvisibleTimeResponse) -> "Receipt":
@@ -85,7 +96,7 @@ class Receipt(msgspec.Struct, frozen=True):
             invisible_ms=answer.invisible_time,
             revive_queue=answer.revive_qid,
         )
-        return Receipt(self.group, self.topic, handle)
+        return Receipt(self.group, self.topic, self.log_offset, handle)
 
 
 def receipt_of(text: str, *, group: str, topic: str) -> Receipt:
@@ -95,7 +106,7 @@ def receipt_of(text: str, *, group: str, topic: str) -> Receipt:
     fields = text.split(" ", FIELDS_BEFORE)
     if len(fields) <= FIELDS_BEFORE or fields[0] != VERSION:
         raise _invalid("it is not one of this cluster's")
-    _, of_group, of_topic, extra_info = fields
+    _, of_group, of_topic, log_offset, extra_info = fields
     if (of_group, of_topic) != (group, topic):
         raise _invalid("it is of another consumer group or topic")
     try:
@@ -104,7 +115,9 @@ def receipt_of(text: str, *, group: str, topic: str) -> Receipt:
         raise _invalid(str(error)) from None
     if handle.queue_id < 0 or handle.offset is None or not handle.broker_name:
         raise _invalid("it names no message")
-    return Receipt(group, topic, handle)
+    if not (log_offset.isascii() and log_offset.isdigit() and len(log_offset) <= NUMBER_CHARS_MAX):
+        raise _invalid("its offset in the log is not a number")
+    return Receipt(group, topic, int(log_offset), handle)
 
 
 def receipts_of(
@@ -129,7 +142,10 @@ def receipts_of(
                 message.queue_offset,
             )
         earlier = counts.get((*place, message.queue_offset), 0)
-        yield Receipt(group, topic, handle), 1 + max(message.reconsume_times, earlier)
+        yield (
+            Receipt(group, topic, message.physical_offset, handle),
+            1 + max(message.reconsume_times, earlier),
+        )
 
 
 def _own_handle(message: MessageExt) -> Handle | None:

@@ -14,6 +14,7 @@ from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
 from keelmq.client.message import decode_messages
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Outcome, RemoteProtocolError
+from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK
 from keelmq.remoting.operations.pop import (
     ACK_MESSAGE,
     CHANGE_MESSAGE_INVISIBLETIME,
@@ -177,7 +178,7 @@ class Receiving:
         again = Call(call.client, call.address, now_ms() + CALL_MS)
         for receipt in receipts:
             try:
-                outcome = await self._change(receipt, BACK_MS, again)
+                outcome = await self._change(receipt, BACK_MS, again, suspend=True)
             except Refused as refused:
                 outcome = Failed(0, str(refused))
             if not isinstance(outcome, Ok):
@@ -222,19 +223,39 @@ class Receiving:
             asked_ms = ms_of(request.invisible_duration)
             if not 0 <= asked_ms <= INVISIBLE_MS_MAX:
                 raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"{asked_ms} ms is not in 0..{INVISIBLE_MS_MAX}")
-            outcome = await self._change(receipt, nack_ms(asked_ms, call.client), call)
+            outcome = await self._change(
+                receipt, nack_ms(asked_ms, call.client), call, suspend=request.suspend
+            )
         except Refused as refused:
             return _changed(refused.status, request.receipt_handle)
         if not isinstance(outcome, Ok):
             return _changed(status_of_handle(outcome), request.receipt_handle)
         return _changed(OK, receipt.changed(outcome.header).text())
 
-    async def _change(self, receipt: Receipt, invisible_ms: int, call: Call) -> Outcome[Any]:
+    async def forward_message_to_dead_letter_queue(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
+        """Stores a message in the group's dead letter topic, and then acknowledges it: an error between the
+        two repeats the dead letter, and loses no message. Raises Refused."""
+        group, topic = group_name(request.group, call.client), topic_name(request.topic, call.client)
+        receipt = receipt_of(request.receipt_handle, group=group, topic=topic)
+        header = receipt.send_back(request.message_id)
+        outcome = await self._cluster.call(
+            topic, receipt.broker_name, CONSUMER_SEND_MSG_BACK, header, call=call
+        )
+        if not isinstance(outcome, Ok):
+            return pb.ForwardMessageToDeadLetterQueueResponse(status=status_of_handle(outcome))
+        status = await self._ack(request.receipt_handle, group, topic, call)
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=status)
+
+    async def _change(
+        self, receipt: Receipt, invisible_ms: int, call: Call, *, suspend: bool
+    ) -> Outcome[Any]:
         return await self._cluster.call(
             receipt.topic,
             receipt.broker_name,
             CHANGE_MESSAGE_INVISIBLETIME,
-            receipt.change(invisible_ms),
+            receipt.change(invisible_ms, suspend=suspend),
             call=call,
         )
 

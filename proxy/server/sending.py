@@ -1,4 +1,4 @@
-"""SendMessage: messages of gRPC become requests 310 of remoting.
+"""SendMessage and RecallMessage: messages of gRPC become requests 310 of remoting.
 
 The server chooses the queue: by the message group, or round-robin among the groups of brokers that have a
 master. A failed attempt goes to another group of brokers, if the topic has several, until the call's
@@ -7,6 +7,7 @@ deadline."""
 from collections import OrderedDict
 from typing import Any, Final
 
+from broker.message.timer_properties import parse_handle
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.client.core.batches import Item, encode_batches
 from keelmq.client.core.queue_choice import QueueChooser, queue_of_key
@@ -18,6 +19,7 @@ from keelmq.remoting.operations.broker import (
     SendMessageRequestV2,
 )
 from keelmq.remoting.operations.broker import SendMessageResponse as Stored
+from keelmq.remoting.operations.timers import RECALL_MESSAGE, RecallMessageRequest
 from keelmq.runtime.clock import now_ms, wall_ms
 from proxy.core.limits import BATCH_MAX, Limits
 from proxy.core.messages import Sent, sent_of
@@ -31,6 +33,7 @@ from proxy.wire import messaging_pb2 as pb
 PRODUCER_GROUP: Final = "KEELMQ_PROXY"
 """The producer group of messages that are not of a transaction; brokers only show it."""
 TOPICS_MAX: Final = 10_000
+HANDLE_CHARACTERS_MAX: Final = 2_048
 
 
 class Sending:
@@ -65,6 +68,21 @@ class Sending:
         if len(groups) > 1:
             raise Refused(pb.ILLEGAL_MESSAGE_GROUP, "the messages are of several message groups")
         return topics.pop()
+
+    async def recall_message(self, request: pb.RecallMessageRequest, call: Call) -> pb.RecallMessageResponse:
+        """Recalls a delayed message. Raises Refused."""
+        topic = topic_name(request.topic, call.client)
+        try:
+            handle = parse_handle(request.recall_handle[:HANDLE_CHARACTERS_MAX])
+        except ValueError as error:
+            raise Refused(pb.BAD_REQUEST, str(error)) from None
+        header = RecallMessageRequest(
+            producer_group=PRODUCER_GROUP, topic=topic, recall_handle=request.recall_handle
+        )
+        outcome = await self._cluster.call(topic, handle.broker_name, RECALL_MESSAGE, header, call=call)
+        if not isinstance(outcome, Ok):
+            return pb.RecallMessageResponse(status=status_of(outcome))
+        return pb.RecallMessageResponse(status=OK, message_id=outcome.header.msg_id)
 
     # -- attempts ----------------------------------------------------------------------------------------
 

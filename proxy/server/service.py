@@ -29,12 +29,10 @@ Unary = Callable[[Any, Call], Awaitable[Any]]
 Streaming = Callable[[Any, Call], AsyncIterator[Any]]
 
 UNIMPLEMENTED: Final[Mapping[str, str]] = {
-    "ForwardMessageToDeadLetterQueue": "not yet: a message is a dead letter after its last delivery",
     "PullMessage": "use ReceiveMessage: no client of RocketMQ calls PullMessage",
     "UpdateOffset": "brokers keep the progress of groups: acknowledge messages",
     "GetOffset": "brokers keep the progress of groups",
     "QueryOffset": "brokers keep the progress of groups",
-    "RecallMessage": "not yet",
     "SyncLiteSubscription": NO_LITE,
 }
 """Why an RPC is not served."""
@@ -53,6 +51,8 @@ class MessagingService:
             "SendMessage": sending.send_message,
             "QueryAssignment": self.query_assignment,
             "AckMessage": self._receiving.ack_message,
+            "ForwardMessageToDeadLetterQueue": self._receiving.forward_message_to_dead_letter_queue,
+            "RecallMessage": sending.recall_message,
             "EndTransaction": self.end_transaction,
             "NotifyClientTermination": self.notify_client_termination,
             "ChangeInvisibleDuration": self._receiving.change_invisible_duration,

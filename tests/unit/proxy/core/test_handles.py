@@ -26,7 +26,7 @@ def receipts(*messages: object, header: PopMessageResponse = HEADER) -> list[tup
 def test_a_handle_is_made_of_the_answer() -> None:
     [(receipt, attempt)] = receipts(stored({}))
     assert attempt == 1
-    assert receipt.text() == "K1 g T 5 1000 60000 2 0 b 3 7"
+    assert receipt.text() == "K1 g T 99 5 1000 60000 2 0 b 3 7"
     assert receipt_of(receipt.text(), group="g", topic="T") == receipt
     ack = receipt.ack()
     assert (ack.consumer_group, ack.topic, ack.queue_id, ack.offset) == ("g", "T", 3, 7)
@@ -36,18 +36,17 @@ def test_a_handle_is_made_of_the_answer() -> None:
 def test_a_retry_has_its_own_handle() -> None:
     own = "8 1000 60000 2 1 b 0 8"
     [(receipt, attempt)] = receipts(stored({"POP_CK": own}, queue_id=0, queue_offset=8, reconsume_times=2))
-    assert (receipt.text(), attempt) == (f"K1 g T {own}", 3)
-    assert receipt.popped_topic == "%RETRY%g_T"
+    assert (receipt.text(), attempt) == (f"K1 g T 99 {own}", 3)
 
 
 def test_a_retry_without_room_for_it_has_that_of_its_topic() -> None:
     [(receipt, _)] = receipts(stored({}, topic="%RETRY%g_T", queue_id=0, queue_offset=8))
-    assert receipt.text() == "K1 g T 8 1000 60000 2 1 b 0 8"
+    assert receipt.text() == "K1 g T 99 8 1000 60000 2 1 b 0 8"
 
 
 def test_a_property_that_is_no_handle_is_ignored() -> None:
     [(receipt, _)] = receipts(stored({"POP_CK": "x"}))
-    assert receipt.text() == "K1 g T 5 1000 60000 2 0 b 3 7"
+    assert receipt.text() == "K1 g T 99 5 1000 60000 2 0 b 3 7"
 
 
 def test_deliveries_in_order_are_counted_by_the_broker() -> None:
@@ -60,10 +59,10 @@ def test_deliveries_in_order_are_counted_by_the_broker() -> None:
 def test_a_changed_handle_begins_at_its_message() -> None:
     [(receipt, _)] = receipts(stored({}))
     answer = ChangeInvisibleTimeResponse(pop_time=9, invisible_time=30_000, revive_qid=4)
-    assert receipt.changed(answer).text() == "K1 g T 7 9 30000 4 0 b 3 7"
+    assert receipt.changed(answer).text() == "K1 g T 99 7 9 30000 4 0 b 3 7"
 
 
-GOOD = "K1 g T 5 1000 60000 2 0 b 3 7"
+GOOD = "K1 g T 99 5 1000 60000 2 0 b 3 7"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,8 @@ GOOD = "K1 g T 5 1000 60000 2 0 b 3 7"
         "x",
         "K1",
         "K1 g T",
-        "K1 g T 5",
+        "K1 g T 99",
+        GOOD.replace(" 99 ", " x "),
         GOOD.replace("K1", "K2"),
         GOOD.replace(" g ", " h "),
         GOOD.replace(" T ", " U "),

@@ -372,6 +372,54 @@ async def test_transaction_ids_that_are_garbage(client: GrpcClient, transaction_
     assert found.status.code == pb.INVALID_TRANSACTION_ID
 
 
+async def test_a_delayed_message_is_recalled(tmp_path: Path) -> None:
+    async with serving(tmp_path, recallMessageEnable=True) as (_, client):
+        sent = await client.send("one", delivery_timestamp=timestamp(wall_ms() + 3_600_000))
+        handle = sent.entries[0].recall_handle
+        request = pb.RecallMessageRequest(topic=TOPIC, recall_handle=handle)
+        found = await client.call("RecallMessage", request)
+        assert (found.status.code, found.message_id) == (pb.OK, "01one")
+        for bad in ("", "x", handle[:-8], "y" * 9_999):
+            request = pb.RecallMessageRequest(topic=TOPIC, recall_handle=bad)
+            assert (await client.call("RecallMessage", request)).status.code == pb.BAD_REQUEST
+
+
+async def test_a_dead_letter_lets_the_group_go_on(served: tuple[Broker, GrpcClient]) -> None:
+    """A consumer in order forwards a message that it cannot process, every second until the answer is OK."""
+    broker, client = served
+    await create(broker)
+    await fifo_group(broker)
+    await client.send("bad", message_group="m")
+    await client.send("good", message_group="m")
+    _, [bad] = await client.receive(batch_size=1)
+    request = pb.ForwardMessageToDeadLetterQueueRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=handle_of(bad), message_id="01bad"
+    )
+    found = await client.call("ForwardMessageToDeadLetterQueue", request)
+    assert found.status.code == pb.OK
+    _, [good] = await client.receive()
+    assert good.body == b"good"
+    dead = pb.Resource(name="%DLQ%g")
+    _, [letter] = await client.receive(topic=dead, group=pb.Resource(name="operators"))
+    assert (letter.body, letter.system_properties.message_id) == (b"bad", "01bad")
+    assert letter.system_properties.dead_letter_queue.topic == "T"
+    request.receipt_handle = "x"
+    found = await client.call("ForwardMessageToDeadLetterQueue", request)
+    assert found.status.code == pb.INVALID_RECEIPT_HANDLE
+
+
+async def test_a_message_that_is_suspended_is_no_further_attempt(client: GrpcClient) -> None:
+    await client.send("one")
+    _, [message] = await client.receive()
+    request = pb.ChangeInvisibleDurationRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=handle_of(message), invisible_duration=duration(1),
+        suspend=True,
+    )  # fmt: skip
+    assert (await client.call("ChangeInvisibleDuration", request)).status.code == pb.OK
+    _, [again] = await client.receive(long_polling_timeout=duration(9_000))
+    assert again.system_properties.delivery_attempt == 1
+
+
 async def test_bytes_that_are_no_message(served: tuple[Broker, GrpcClient]) -> None:
     """Refused by gRPC; the connection stays."""
     broker, client = served
