@@ -6,8 +6,15 @@ from keelmq.runtime.config import Config
 from keelmq.upstream.keys import names, verdicts
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
+from proxy.server.config import ProxyConfig
 
-MODELS: tuple[type[Config], ...] = (NamesrvConfig, ControllerConfig, BrokerConfig, ContainerConfig)
+MODELS: tuple[type[Config], ...] = (
+    NamesrvConfig,
+    ControllerConfig,
+    BrokerConfig,
+    ContainerConfig,
+    ProxyConfig,
+)
 
 
 def table(model: type[Config]) -> str:
