@@ -378,6 +378,16 @@ class WholeGroup:
         await self.settled()
         self.judge_whole()
 
+    async def serves(self) -> None:
+        """Ends when a message was acknowledged: with many faults and minInSyncReplicas, the first one may be
+        sent after the group has settled. A group that waits for an operator is left as it is. Raises
+        Violation."""
+        if any(waits_for_an_operator(run.serving) for run in self.brokers.values()):
+            return
+        for client in self.clients:
+            client.stopping = bool(self.judge.acked)
+        await self.until(lambda: bool(self.judge.acked), 10.0, "nothing was ever acknowledged")
+
     def judge_whole(self) -> None:
         self.raise_problem()
         master = self.master
