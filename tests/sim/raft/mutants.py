@@ -110,7 +110,7 @@ MUTANTS: dict[str, Mutant] = {
     "rule 1": Mutant(
         ((Guard, "_commit_of_snapshot_frame", lambda _self, index: index),),
         {"compaction_entries": 12, "power_cuts": 0, "blackouts": 0},
-        first_seed=5,
+        first_seed=14,
     ),
     "rule 3": Mutant(((Guard, "_trim", _message),), {"duplicates": 0.05}),
     "rule 4": Mutant(

@@ -5,12 +5,12 @@ import logging
 import urllib.request
 from collections.abc import Iterator
 
-from moto.server import ThreadedMotoServer
-
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[str]:
     """Yields the URL of an empty bucket."""
+    from moto.server import ThreadedMotoServer  # slow: every worker would import it to collect the tests
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
