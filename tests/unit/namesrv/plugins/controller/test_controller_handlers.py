@@ -614,7 +614,7 @@ async def test_a_dead_follower_elects_nobody(bench: Bench) -> None:
         bench.lose(2)
         for _ in range(3):
             bench.now_ms += 6_000
-            await bench.beat(1)
+            await bench.heartbeat(1)
             bench.plugin.elections.check_all_groups()
             await turns()
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (1, 1)
