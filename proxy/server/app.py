@@ -8,12 +8,13 @@ from keelmq.client.cluster.routes import DEFAULT_TOPIC, RouteCache, RouteError, 
 from keelmq.remoting.address_text import host_of, join_address, split_list
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
-from keelmq.remoting.operation import Ok
+from keelmq.remoting.operation import Ok, OperationTable
 from keelmq.remoting.operations.broker import TopicRequest
 from keelmq.remoting.operations.broker_metadata import GET_TOPIC_CONFIG
 from keelmq.remoting.operations.route import BrokerData, QueueData, TopicConfig, TopicRouteData
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import AsyncLife, StopSteps
+from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import TlsConfig, client_tls
 from keelmq.security.open_network import OpenNetworkConfig
 from proxy.core.limits import Limits
@@ -21,6 +22,7 @@ from proxy.server.cluster import Cluster, Routes
 from proxy.server.config import ProxyConfig
 from proxy.server.grpc_server import GrpcServer, ServerSettings
 from proxy.server.masters import NO_ADDRESS, InProcessMaster, Masters, TcpMasters
+from proxy.server.producers import Producers
 from proxy.server.service import MessagingService
 
 OWN_TIMEOUT_MS = 1_000
@@ -44,7 +46,8 @@ class ProxyServer(AsyncLife):
     ) -> None:
         """host: shown to clients that do not say which address they use. parts: of the broker in this
         process; None: there is none."""
-        self._client = RemotingClient(tls=client_tls(tls))
+        pushed = OperationTable()
+        self._client = RemotingClient(pushed, tls=client_tls(tls))
         masters: Masters = TcpMasters(self._client)
         self._in_process: InProcessMaster | None = None
         if parts is not None:
@@ -59,7 +62,11 @@ class ProxyServer(AsyncLife):
             poll_ms_min=settings.grpc_client_consumer_min_long_polling_timeout_millis,
             poll_ms_max=settings.grpc_client_consumer_max_long_polling_timeout_millis,
         )
-        service = MessagingService(self._cluster, limits, lambda: join_address(host, self.port))
+        self._tasks = TaskSet()
+        self._producers = Producers(pushed, self._client, self._cluster)
+        service = MessagingService(
+            self._cluster, self._producers, limits, lambda: join_address(host, self.port)
+        )
         self._server = GrpcServer(
             service,
             ServerSettings(
@@ -85,6 +92,7 @@ class ProxyServer(AsyncLife):
 
     async def _start(self) -> None:
         await self._server.start()
+        self._tasks.start("heartbeats for transactions", self._producers.run)
 
     async def _stop(self) -> None:
         await self.close()
@@ -93,6 +101,7 @@ class ProxyServer(AsyncLife):
         """Ends all calls, and closes the port and the connections. StopError: a step failed."""
         steps = StopSteps("mqproxy")
         steps.add("grpcServerPort", self._server.close)
+        steps.add("heartbeats", self._tasks.stop)
         steps.add("routes", self._cluster.close)
         if self._in_process is not None:
             steps.add("requests", self._in_process.close)

@@ -18,6 +18,7 @@ from proxy.core.settings import check_settings, completed
 from proxy.core.statuses import NO_LITE, OK, Refused, status_of
 from proxy.core.transactions import half_message_of
 from proxy.server.cluster import Call, Cluster
+from proxy.server.producers import Producers, Stream
 from proxy.server.receiving import Receiving
 from proxy.server.sending import Sending
 from proxy.wire import messaging_pb2 as pb
@@ -40,8 +41,11 @@ ADMIN: Final = "use mqadmin or the HTTP API: KeelMQ has no gRPC service for admi
 
 
 class MessagingService:
-    def __init__(self, cluster: Cluster, limits: Limits, own_address: Callable[[], str]) -> None:
+    def __init__(
+        self, cluster: Cluster, producers: Producers, limits: Limits, own_address: Callable[[], str]
+    ) -> None:
         """own_address: host:port of this proxy, for a client that does not say which endpoints it uses."""
+        self._producers = producers
         self._cluster, self._limits, self._own_address = cluster, limits, own_address
         self._receiving = Receiving(cluster, limits)
         sending = Sending(cluster, limits)
@@ -111,14 +115,33 @@ class MessagingService:
     async def telemetry(
         self, commands: AsyncIterator[pb.TelemetryCommand], call: Call
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
-        """Yields an answer to each settings of a client. Raises Refused: the stream ends."""
-        async for command in commands:
-            if command.WhichOneof("command") == "settings":
-                settings = await self._completed(command.settings, call)
-                yield pb.TelemetryCommand(status=OK, settings=settings)
+        """Yields an answer to each settings of a client, and what brokers ask its producers. Raises Refused:
+        the stream ends."""
+        stream = Stream(call.client)
+        reading = asyncio.ensure_future(self._read(commands, stream, call))
+        try:
+            while (command := await stream.outgoing.get()) is not None:
+                yield command
+            await reading
+        finally:
+            reading.cancel()
+            self._producers.ended(stream)
 
-    async def _completed(self, settings: pb.Settings, call: Call) -> pb.Settings:
+    async def _read(self, commands: AsyncIterator[pb.TelemetryCommand], stream: Stream, call: Call) -> None:
+        """Answers what the client sends. Raises Refused, also if the client does not read the answers."""
+        try:
+            async for command in commands:
+                if command.WhichOneof("command") == "settings":
+                    settings = await self._completed(command.settings, stream, call)
+                    if not stream.send(pb.TelemetryCommand(status=OK, settings=settings)):
+                        raise Refused(pb.TOO_MANY_REQUESTS, "the client does not read its answers")
+        finally:
+            stream.end()
+
+    async def _completed(self, settings: pb.Settings, stream: Stream, call: Call) -> pb.Settings:
         check_settings(settings)
+        if settings.WhichOneof("pub_sub") == "publishing":
+            self._producers.publishes(stream, settings.publishing)
         group: SubscriptionGroupConfig | None = None
         if settings.WhichOneof("pub_sub") == "subscription":
             try:

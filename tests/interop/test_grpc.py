@@ -47,6 +47,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
     async with AsyncExitStack() as stack:
         broker_port = free_port()
         more = {"enableProxy": "true", "grpcServerPort": str(broker_port)}
+        more |= {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
         stage = await stack.enter_async_context(staged(directory, more=more))
         proxy = proxy_of(stage, directory)
         stack.callback(stage.running.cluster.kill, proxy)
@@ -101,6 +102,20 @@ async def test_messages_of_every_kind(scene: Scene, kind: str) -> None:
         assert found["ordered"]["messageGroup"] == "g"
         assert found["delayed"]["id"] == delayed["id"]
         assert found["delayed"]["at"] - found["plain"]["at"] > DELAY_MS / 2
+
+
+@EACH
+async def test_an_orphaned_transaction_is_checked(scene: Scene, kind: str) -> None:
+    """Neither committed nor rolled back: the broker asks the producer, which commits it."""
+    topic = f"Orphan-{kind}"
+    await scene.stage.create(topic)
+    async with (
+        scene.client(kind, "producer", topics=[topic], home=f"o-{kind}") as producer,
+        scene.client(kind, "simple", topic=topic, group=f"orphan-{kind}") as consumer,
+    ):
+        await producer.must_send(topic, "orphan", transaction="open")
+        await producer.until(lambda: {"checked": "orphan"} in producer.events)
+        await consumer.until(lambda: consumer.bodies == ["orphan"])
 
 
 @EACH

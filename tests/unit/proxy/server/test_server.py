@@ -362,6 +362,29 @@ async def test_a_transaction_is_seen_when_it_is_committed(client: GrpcClient) ->
     assert [each.body for each in messages] == [b"one"]
 
 
+async def test_an_orphaned_transaction_is_checked_with_a_producer_of_its_topic(tmp_path: Path) -> None:
+    settings = {"transactionTimeOut": 100, "transactionCheckInterval": 100}
+    async with serving(tmp_path, **settings) as (_, client):
+        stream = client.telemetry()
+        producer = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
+        await stream.write(pb.TelemetryCommand(settings=producer))
+        assert (await stream.read()).status.code == pb.OK
+        await client.send("first")
+        await client.send("one", message_type=pb.TRANSACTION)
+        asked = (await stream.read()).recover_orphaned_transaction_command
+        assert (asked.message.body, asked.message.topic) == (b"one", TOPIC)
+        assert asked.message.system_properties.message_id == "01one"
+        request = pb.EndTransactionRequest(
+            topic=TOPIC, message_id="01one", transaction_id=asked.transaction_id, resolution=pb.COMMIT,
+            source=pb.SOURCE_SERVER_CHECK,
+        )  # fmt: skip
+        assert (await client.call("EndTransaction", request)).status.code == pb.OK
+        bodies: set[bytes] = set()
+        while b"one" not in bodies:
+            bodies |= {each.body for each in (await client.receive(long_polling_timeout=duration(100)))[1]}
+        stream.cancel()
+
+
 @pytest.mark.parametrize("transaction_id", ["", "x", "a b c d", "broker-a -1 0 m", "broker-a 9 9" + "9" * 40])
 async def test_transaction_ids_that_are_garbage(client: GrpcClient, transaction_id: str) -> None:
     await client.send("one")
