@@ -257,7 +257,7 @@ function failoverTable({ failovers }) {
         node: (row) => bar(parts(row), longest, "detect, elect and ready as lengths"),
       }),
       numberColumn("master_epoch", "masterEpoch", (row) => row.master_epoch),
-      column("reason", "Reason", (row) => row.reason),
+      column("reason", "Reason", (row) => row.reason, { wide: true }),
     ],
     below: el("dl", { class: "terms" },
       term("part-1", "Detect", "from the fault, or where no producer told of it from the lost master's last heartbeat, until a controller knew"),
