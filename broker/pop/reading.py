@@ -1,7 +1,7 @@
 """Pops messages from queues for a group: reads and filters them, and writes their checkpoints.
 
 No function here awaits, so two pops never interleave in a queue (broker-ops pitfall 17). Source: RocketMQ
-5.3.3 PopMessageProcessor.popMsgFromQueue.
+5.5 PopMessageProcessor, popMsgFromTopic and popMsgFromQueue.
 """
 
 import logging
