@@ -68,7 +68,7 @@ def test_a_key_of_a_runbook_is_one_of_the_programs() -> None:
 
 
 def test_every_setting_has_an_effect_or_says_that_it_has_none() -> None:
-    packages = [ROOT / name for name in ("broker", "keelmq", "namesrv")]
+    packages = [ROOT / name for name in ("broker", "keelmq", "namesrv", "proxy")]
     code = "".join(path.read_text() for package in packages for path in sorted(package.rglob("*.py")))
     read = set(re.findall(r"\.(\w+)\b", code))
     for model in MODELS:
