@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from pydantic import ValidationError
 
 from broker.metadata.core.table import Parts, Table, Update, Version, drops_too_much
-from broker.metadata.files import JOURNAL_BYTES_MAX, Journal, MetadataFile
+from broker.metadata.files import GO_BACK, JOURNAL_BYTES_MAX, Journal, MetadataFile
 from broker.metadata.wire import encode_update, update_of_line
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.operations.broker_metadata import MetadataUpdate
@@ -262,6 +262,15 @@ class MetadataStore(ABC, Generic[Row]):
         )
 
 
+def _continues(update: Update[Any], version: Version) -> bool:
+    """Whether a line of the journal is the next change of a table at `version`. The file already has older
+    lines. The line of a version that changed no row may begin before the file's: the file was written by a
+    thread while a term began."""
+    if update.base is None or not update.only_version:
+        return update.base == version
+    return update.base <= version < update.version
+
+
 class JournaledStore(MetadataStore[Row]):
     """Rows change in memory at once (stage) and get one version together (commit_staged), which is
     journaled."""
@@ -291,8 +300,14 @@ class JournaledStore(MetadataStore[Row]):
                     f"{self.journal.path} is damaged: {error}; remove it to go back to {self.path.name}, "
                     "which is some seconds older"
                 ) from error
-            if update.base == self.table.version:  # the file already has the older lines
+            if _continues(update, self.table.version):
                 self.table.apply(update)
+            elif update.version > self.table.version and not self.journal.is_lost:
+                self.journal.is_lost = True
+                logger.error(
+                    "%s: the change from %s to %s does not continue version %s of the table and is lost; %s",
+                    self.journal.path, update.base, update.version, self.table.version, GO_BACK,
+                )  # fmt: skip
         self._written_version = self.table.version
         self.applied(None)
 

@@ -241,6 +241,35 @@ def test_terms_and_journal_hang_together(tmp_path: Path) -> None:
     assert again.query("g", "T", 0) == 3 and again.table.version.state_version == 5
 
 
+def test_a_file_of_a_term_without_a_line_is_continued(tmp_path: Path) -> None:
+    """Seed 77084: a thread wrote the file of one term while the next one began; the journal's line for the
+    terms begins before that file, and the commits behind it were lost at the next start."""
+    offsets = offsets_at(tmp_path)
+    offsets.commit("g", "T", 0, 1)
+    offsets.commit_staged()
+    offsets.begin_term(4)
+    write = offsets.snapshot()
+    offsets.begin_term(5)
+    offsets.commit("g", "T", 0, 3)
+    offsets.commit_staged()
+    write()()
+    again = offsets_at(tmp_path)
+    assert again.query("g", "T", 0) == 3 and again.table.version == offsets.table.version
+    assert not again.journal.is_lost
+
+
+def test_a_line_that_continues_nothing_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    offsets = offsets_at(tmp_path)
+    for offset in (1, 2, 3):
+        offsets.commit("g", "T", 0, offset)
+        offsets.commit_staged()
+    first, _, third = offsets.journal.path.read_bytes().splitlines(keepends=True)
+    offsets.journal.path.write_bytes(first + third)
+    again = offsets_at(tmp_path)
+    assert again.query("g", "T", 0) == 1 and again.journal.is_lost
+    assert "does not continue version" in caplog.text and "electMaster" in caplog.text
+
+
 def test_a_whole_table_replaces_file_and_journal(tmp_path: Path) -> None:
     master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
     replica.commit("old", "T", 0, 9)
