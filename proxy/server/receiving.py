@@ -23,6 +23,7 @@ from keelmq.remoting.operations.pop import (
 )
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.runtime.tasks import cancel_all
 from proxy.core.handles import Receipt, receipt_of, receipts_of
 from proxy.core.limits import BATCH_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Limits
 from proxy.core.messages import message_of
@@ -49,6 +50,7 @@ NEW_TOPIC_PAUSE_MS: Final = 1_000
 FROM_END: Final = 1
 """initMode of a pop: a group that is new begins at the end, as at RocketMQ's proxy."""
 ENTRIES_MAX: Final = 1_024
+CLOSE_S: Final = 0.5
 
 
 class Receiving:
@@ -58,9 +60,10 @@ class Receiving:
         self._failures = RateLimitedLogger(logger, level=logging.WARNING)
 
     async def close(self) -> None:
-        """Waits until messages that nobody got are given back."""
-        tasks = list(self._returning)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Gives back what nobody got. A pop that still waits ends with its connection, and takes nothing."""
+        if self._returning:
+            await asyncio.wait(self._returning, timeout=CLOSE_S)
+        await cancel_all(self._returning)
 
     async def receive_message(
         self, request: pb.ReceiveMessageRequest, call: Call

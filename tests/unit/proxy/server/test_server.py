@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,22 @@ async def test_a_cancelled_receive_gives_its_messages_back(client: GrpcClient) -
         if messages:
             break
     assert [each.body for each in messages] == [b"one"]
+
+
+async def test_a_stop_does_not_wait_for_receives(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        settings = {"grpcClientConsumerMaxLongPollingTimeoutMillis": 120_000}
+        _, client = await stack.enter_async_context(serving(tmp_path, **settings))
+        await client.send("first")
+        await client.receive()
+        request = receive_request(long_polling_timeout=duration(100_000))
+        stream = client.receiving(request, timeout=110)
+        reading = asyncio.ensure_future(stream.read())
+        await client.receive()  # that one waits at the broker now
+        async with asyncio.timeout(30):
+            await stack.aclose()
+        with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+            await reading
 
 
 @pytest.mark.parametrize("invisible_ms", [0, 9_999, 12 * 3_600_000 + 1])
