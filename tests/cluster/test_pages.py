@@ -120,6 +120,7 @@ CASES = {
         "keelmq analytics generate --groups 2 --hours 1 --incidents lag --output $of",
         prints=("pages of 2 groups",),
     ),
+    "grpc": Case(("docs/grpc.md",), "hosts"),
     "configuration": Case(("docs/configuration.md",), prints=("made certificates/n2.crt",)),
 }
 

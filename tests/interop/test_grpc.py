@@ -1,5 +1,6 @@
 """RocketMQ 5's own clients, in Python and for Node, against mqproxy and against a broker with enableProxy."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest_asyncio
 
 from cli.lab.cluster import Program
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
-from tests.interop.drivers import GRPC_NODE, GRPC_PYTHON, Client, need
+from tests.interop.drivers import GRPC_NODE, GRPC_PYTHON, Client, command_of, need
 from tests.interop.stage import Stage, staged
+from tests.support.pages import ROOT, blocks
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
@@ -102,6 +104,23 @@ async def test_messages_of_every_kind(scene: Scene, kind: str) -> None:
         assert found["ordered"]["messageGroup"] == "g"
         assert found["delayed"]["id"] == delayed["id"]
         assert found["delayed"]["at"] - found["plain"]["at"] > DELAY_MS / 2
+
+
+async def test_the_example_of_the_page(scene: Scene, tmp_path: Path) -> None:
+    """docs/grpc.md, with this proxy's address."""
+    need(GRPC_PYTHON)
+    (example,) = (block for block in blocks(ROOT / "docs/grpc.md") if block.language == "python")
+    script = tmp_path / "example.py"
+    script.write_text(example.text.replace("10.0.0.1:8081", scene.proxy.address))
+    process = await asyncio.create_subprocess_exec(command_of(GRPC_PYTHON)[0], str(script), cwd=tmp_path)
+    try:
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    async with scene.client(GRPC_PYTHON, "simple", topic="Orders", group="page") as consumer:
+        await consumer.until(lambda: consumer.bodies == ["an order"])
 
 
 @EACH

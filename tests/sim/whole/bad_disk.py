@@ -245,7 +245,7 @@ class BadDisk:
             with same_time(path):
                 DAMAGE[kind](path, self._dice)
         self._tell(f"{kind} {name} {file}")
-        if file == META_NAME and not self._has_identity(name):
+        if file == META_NAME and not self._has_identity(name) and name not in self.refused:
             self.refused.add(name)
             self._world.loop.create_task(self._restore(name, before))
 
