@@ -283,13 +283,24 @@ async def test_a_receive_ends_before_its_deadline(client: GrpcClient) -> None:
     assert answers[0].status.code == pb.MESSAGE_NOT_FOUND
 
 
-async def test_a_cancelled_receive_gives_its_messages_back(client: GrpcClient) -> None:
+async def waits_at(broker: Broker) -> None:
+    """A pop waits for messages."""
+    for _ in range(2_000):
+        if len(broker.services.pop.handlers.polling):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("no pop waits")
+
+
+async def test_a_cancelled_receive_gives_its_messages_back(served: tuple[Broker, GrpcClient]) -> None:
+    """Without that, they were invisible for ten minutes."""
+    broker, client = served
     await client.send("first")
     await client.receive()
     request = receive_request(long_polling_timeout=duration(5_000), invisible_duration=duration(600_000))
     stream = client.receiving(request)
     reading = asyncio.ensure_future(stream.read())
-    await asyncio.sleep(0)
+    await waits_at(broker)
     stream.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -304,13 +315,13 @@ async def test_a_cancelled_receive_gives_its_messages_back(client: GrpcClient) -
 async def test_a_stop_does_not_wait_for_receives(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         settings = {"grpcClientConsumerMaxLongPollingTimeoutMillis": 120_000}
-        _, client = await stack.enter_async_context(serving(tmp_path, **settings))
+        broker, client = await stack.enter_async_context(serving(tmp_path, **settings))
         await client.send("first")
         await client.receive()
         request = receive_request(long_polling_timeout=duration(100_000))
         stream = client.receiving(request, timeout=110)
         reading = asyncio.ensure_future(stream.read())
-        await client.receive()  # that one waits at the broker now
+        await waits_at(broker)
         async with asyncio.timeout(30):
             await stack.aclose()
         with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
