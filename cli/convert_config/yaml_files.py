@@ -15,7 +15,6 @@ import yaml
 from cli.convert_config.lines import MODELS, RENAMED, Row, Verdict, convert, convert_line, settings_of
 from cli.doctor.files import Kind, kind_of
 from keelmq.runtime.config import Config
-from keelmq.upstream.keys import verdicts
 
 _PROGRAM: Final = re.compile(r"\bmq(namesrv|broker|controller|proxy)")
 ACL_KEYS: Final = {"accounts", "globalWhiteRemoteAddresses"}
@@ -126,9 +125,8 @@ def _add_environment(service: str, mapping: Mapping[str, Any], found: Deployment
     if image and not is_rocketmq:
         return  # a database, a cache: whatever else the file starts
     if "mqproxy" in command or "--enable-proxy" in command:
-        proxy = verdicts().missing["enableProxy"]
-        note = f"{proxy.why}; start the other services"
-        found.rows.append(Row(0, f"{service} proxy", Verdict.MISSING, note))
+        note = "mqproxy, and brokers with enableProxy=true, serve gRPC at grpcServerPort"
+        found.rows.append(Row(0, f"{service} proxy", Verdict.KEPT, note))
     if "dashboard" in image or "console" in image:
         note = "a setting of RocketMQ's dashboard, which works with name servers and brokers here"
         found.rows.extend(Row(0, f"{service} {name}", Verdict.KEPT, note) for name in variables)

@@ -427,7 +427,7 @@ def _heartbeat(table: HeartbeatTable, number: int, now_ms: int) -> None:
 
 
 @contextmanager
-def _heartbeat(brokers: int) -> Iterator[Work]:
+def _broker_heartbeat(brokers: int) -> Iterator[Work]:
     table = _heartbeats(brokers)
     yield lambda: _heartbeat(table, 3, 1)
 
@@ -573,7 +573,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     "route_by_brokers": Subject("request", "brokers", 30, _route_by_brokers),
     "register_by_brokers": Subject("request", "brokers", 30, _register_by_brokers),
     "register_by_topics": Subject("period", "topics", 200, _register_by_topics),
-    "broker_heartbeat": Subject("request", "brokers", 30, _heartbeat),
+    "broker_heartbeat": Subject("request", "brokers", 30, _broker_heartbeat),
     "broker_scan": Subject("period", "brokers", 30, _heartbeat_scan),
     "alter_sync_state_set": Subject("request", "groups", 30, _alter),
     "replica_info": Subject("request", "groups", 30, _replica_info),

@@ -63,7 +63,8 @@ def used(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def uses() -> Iterator[tuple[Path, int, str]]:
     """File, line and name of every use in tests/, tests/support aside, in order."""
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        if (ROOT / "tests" / "support") not in path.parents:
+        is_ours = not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+        if is_ours and (ROOT / "tests" / "support") not in path.parents:
             own = frozenset(defined(tree_of(path)))
             for line, name in sorted(used(tree_of(path))):
                 if name in ours() and name not in own | ASYNCIO:

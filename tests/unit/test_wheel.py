@@ -11,7 +11,7 @@ import pytest
 from tests.support.slices import first
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"analytics", "broker", "cli", "keelmq", "namesrv", "pytest_keelmq"}
+PACKAGES = {"analytics", "broker", "cli", "keelmq", "namesrv", "proxy", "pytest_keelmq"}
 
 
 @pytest.fixture(scope="module")

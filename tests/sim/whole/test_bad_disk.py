@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 
 from broker.controller_mode import service
-from broker.ha.epoch_wal import EpochWal
 from broker.ha.service import HaService
 from broker.healing.service import Healer
 from broker.message.record import parse
@@ -195,10 +194,6 @@ def no_epochs() -> AbstractContextManager[object]:
     return mock.patch.object(HaService, "_recover_epochs", nothing)
 
 
-def no_lost_file() -> AbstractContextManager[object]:
-    return mock.patch.object(EpochWal, "is_lost", lambda wal: False)
-
-
 @pytest.mark.parametrize(
     "story",
     [
@@ -224,7 +219,6 @@ def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -
             (heals, no_healing, "is not healed"),
             (heals_a_body, no_checksums, "is not healed"),
             (loses_its_epochs, no_epochs, "SyncStateSet"),
-            (loses_its_epochs_ahead, no_lost_file, "SyncStateSet"),
             (keeps_its_end, no_lost_end, "is master"),
             (is_elected_while_dead, no_refusal, "its term is not refused"),
             (is_elected_while_dead, no_unfit_heartbeats, "its term is not refused"),

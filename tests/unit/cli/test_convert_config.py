@@ -124,7 +124,7 @@ def test_only_services_that_run_rocketmq_are_reported_on(tmp_path: Path) -> None
         "broker CLUSTER_NAME",
         "page rocketmq.config.namesrvAddr",
     }
-    assert rows["broker proxy"][0] == "missing here"
+    assert rows["broker proxy"][0] == "kept" and "enableProxy=true" in rows["broker proxy"][1]
     assert "KEELMQ_brokerName" in rows["broker BROKER_NAME"][1]
     assert "KEELMQ_brokerIP1" in rows["broker BROKER_IP1"][1]
     assert "KEELMQ_brokerClusterName" in rows["broker CLUSTER_NAME"][1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.app.broker import Broker
-from broker.app.program import read_config
+from broker.app.program import make_parser, read_config
 from broker.config.broker_config import AT_RUN_TIME, BrokerConfig
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
@@ -17,7 +17,6 @@ from keelmq.remoting.operation import Empty, Failed, Ok
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, PULL_MESSAGE, PullMessageRequest
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from keelmq.remoting.operations.route import TopicConfig
-from keelmq.runtime import program
 from tests.unit.broker.app.test_broker_app import config, send
 
 FILE = "# ours\nbrokerName=b\nfileReservedTime=72\n"
@@ -76,9 +75,7 @@ async def test_a_change_is_in_force_shown_and_kept(
     settings, version = await shown(client, broker)
     assert (settings["maxMessageSize"], settings["fileReservedTime"], version) == ("50", "1", 1)
     assert conf.read_text() == "# ours\nbrokerName=b\nfileReservedTime=1\nmaxMessageSize=50\n"
-    parser = program.Parser(prog="x")
-    program.add_common_arguments(parser)
-    parser.add_argument("-n", dest="namesrv_addr")
+    parser = make_parser()
     again, given = read_config(parser.parse_args(["-c", str(conf)]), {})
     assert (again.max_message_size, again.file_reserved_time, given.path) == (50, 1, conf)
 

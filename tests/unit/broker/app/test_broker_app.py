@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.app.broker import Broker
-from broker.app.program import read_config, run
+from broker.app.program import make_parser, read_config, run
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.slave_sync import Leader, master_server
@@ -26,7 +26,6 @@ from keelmq.remoting.operations.broker import (
     QueueRequest,
     SendMessageRequestV2,
 )
-from keelmq.runtime import program
 from keelmq.runtime.config import ConfigError
 from tests.support.ports import free_port
 
@@ -162,9 +161,7 @@ def test_print_config(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_namesrv_addr_of_the_environment_is_the_last_resort() -> None:
-    parser = program.Parser()
-    program.add_common_arguments(parser)
-    parser.add_argument("-n", dest="namesrv_addr")
+    parser = make_parser()
     environ = {"NAMESRV_ADDR": "env:1"}
     assert read_config(parser.parse_args([]), environ)[0].namesrv_addr == "env:1"
     flagged = parser.parse_args(["-n", "flag:1"])

@@ -120,6 +120,14 @@ EXPLAINED = {
     "controllerHungMasterDetectionEnable": "names a key of the brokers",
     "controllerGraceMs": "test_a_grace_that_is_too_short",
     "controllerHeartBeatTimeoutDefaultMs": "names no other key",
+    "enableProxy": "says at which port",
+    **dict.fromkeys(
+        (
+            "grpcClientConsumerMinLongPollingTimeoutMillis", "grpcClientConsumerMaxLongPollingTimeoutMillis",
+            "maxDelayTimeMills", "maxMessageGroupSize",
+        ),
+        "a bound of requests of gRPC",
+    ),
 }  # fmt: skip
 BOUND = re.compile(r"\b(below|above|at least|at most|relies|rely|must|shorter|longer|equal|not be)\b")
 
