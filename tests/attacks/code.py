@@ -71,6 +71,8 @@ BODY: Final = json.dumps(
         "acks": [{"c": ALICES, "t": ORDERS, "so": 0, "q": 0, "rq": 0, "pt": 0}],
         "groupConfigList": [{"groupName": ALICES}],
         "topicConfigList": [{"topicName": ORDERS}],
+        "groupNameList": [ALICES],
+        "topicList": [ORDERS],
         "mode": "PULL",
         "username": "mallory",
         "password": "x",

@@ -3,7 +3,7 @@ priority.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,15 +30,26 @@ POPPED_BEFORE = 100
 INVISIBLE_MS = 5_000
 
 
-async def send_all(producer: Producer, priority: int) -> None:
-    """Each message is sent when the one before is acknowledged; half of them as by a Java producer."""
+async def send_all(producer: Producer, priority: int, goes_on: asyncio.Event, acked: list[bytes]) -> None:
+    """Each message is sent when the one before is acknowledged; half of them as by a Java producer. Waits
+    halfway."""
     for number in range(EACH):
+        if number == EACH // 2:
+            await goes_on.wait()
         body = b"%d %d" % (priority, number)
         message = Message(TOPIC, body, priority=priority)
         if number % 2:
             message = Message(TOPIC, body, properties={"_SYS_MSG_PRIORITY_": str(priority)})
         result = await producer.send(message, timeout_ms=60_000)
         assert result.queue_id == min(priority, QUEUES - 1)
+        acked.append(body)
+
+
+def are_more_than(acked: list[bytes], count: int) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return len(acked) > count
+
+    return look
 
 
 async def pop(client: RemotingClient, address: str) -> list[pop_parts.Message] | None:
@@ -96,6 +107,7 @@ async def test_a_kill_of_the_master_loses_and_reorders_nothing(tmp_path: Path) -
         config = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
         await admin.brokers.update_topic(master.address, config, "+message.type=PRIORITY")
         popped: list[pop_parts.Message] = []
+        acked, goes_on = list[bytes](), asyncio.Event()
 
         async def pop_more(count: int) -> None:
             async def look() -> bool:
@@ -106,10 +118,15 @@ async def test_a_kill_of_the_master_loses_and_reorders_nothing(tmp_path: Path) -
 
         try:
             async with Producer(cluster.namesrv_addr) as producer:
-                sends = asyncio.gather(*(send_all(producer, priority) for priority in PRIORITIES))
+                sends = asyncio.gather(
+                    *(send_all(producer, priority, goes_on, acked) for priority in PRIORITIES)
+                )
                 await pop_more(POPPED_BEFORE)
-                assert not sends.done()
+                count = len(acked)
+                goes_on.set()
+                await cluster.until("messages are under way", are_more_than(acked, count), timeout_s=20)
                 cluster.kill(master)
+                assert not sends.done()
                 master = await running.new_master(master)
                 await sends
             begin = len(popped)
