@@ -97,13 +97,15 @@ one_request(
     ruins=True,
 )
 async def heartbeat(attacker: Attacker) -> Outcome:
-    return carried_out(await attacker.ask("controller", 904, _heartbeat(1)))
+    state = await attacker.stage.sync_state()
+    address = {row["brokerId"]: row["brokerAddress"] for row in state["inSyncReplicas"]}[1]
+    return carried_out(await attacker.ask("controller", 904, _heartbeat(1, address)))
 
 
-def _heartbeat(broker_id: int) -> dict[str, object]:
+def _heartbeat(broker_id: int, address: str) -> dict[str, object]:
     return {
         **GROUP,
-        "brokerAddr": "127.0.0.1:6666",
+        "brokerAddr": address,
         "brokerId": broker_id,
         "epoch": 1,
         "maxOffset": 1 << 40,
@@ -129,7 +131,7 @@ async def join(attacker: Attacker, line: Line) -> tuple[int, Answer]:
     answer = await line.ask(_request(1003, {**GROUP, "brokerId": broker_id, "brokerAddress": address}))
     if answer.code:
         return -1, answer
-    return broker_id, await line.ask(_request(904, _heartbeat(broker_id)))
+    return broker_id, await line.ask(_request(904, _heartbeat(broker_id, address)))
 
 
 def _request(code: int, fields: Mapping[str, object], body: object = None, flag: int = 0) -> Request:
