@@ -21,7 +21,7 @@ from proxy.core.limits import Limits
 from proxy.server.cluster import Cluster, Routes
 from proxy.server.config import ProxyConfig
 from proxy.server.grpc_server import GrpcServer, ServerSettings
-from proxy.server.masters import NO_ADDRESS, InProcessMaster, Masters, TcpMasters
+from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
 from proxy.server.producers import Producers
 from proxy.server.service import MessagingService
 
@@ -136,7 +136,7 @@ class OwnRoutes:
 
     async def _config_of(self, topic: str) -> TopicConfig | None:
         outcome = await self._broker.serve(
-            GET_TOPIC_CONFIG, TopicRequest(topic=topic), timeout_ms=OWN_TIMEOUT_MS, client_address=NO_ADDRESS
+            BrokerRequest(GET_TOPIC_CONFIG, TopicRequest(topic=topic), timeout_ms=OWN_TIMEOUT_MS)
         )
         found = outcome.body if isinstance(outcome, Ok) else None
         return found if isinstance(found, TopicConfig) else None

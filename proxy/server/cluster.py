@@ -25,11 +25,10 @@ from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 from proxy.core.names import Client
 from proxy.core.statuses import Refused
-from proxy.server.masters import NO_ADDRESS, Masters
+from proxy.server.masters import ATTEMPT_MS, BrokerRequest, Masters
 from proxy.wire import messaging_pb2 as pb
 
 AGAIN: Final = Backoff(first_ms=20, max_ms=300)
-ATTEMPT_MS: Final = 3_000
 ANSWER_MS: Final = 100
 """An answer leaves this long before the deadline of the call."""
 CALL_MS: Final = 3_000
@@ -94,20 +93,13 @@ class Cluster:
             raise _refused(error) from error
 
     async def call(
-        self,
-        topic: str,
-        broker_name: str,
-        operation: Operation[Any, Any],
-        header: Wire,
-        body: object = None,
-        *,
-        call: Call,
+        self, topic: str, broker_name: str, operation: Operation[Any, Any], header: Wire, *, call: Call
     ) -> Outcome[Any]:
         """Sends a request to the group's master, again while it has none, until the call's deadline. For
         requests that may be repeated. Raises Refused: there is no route."""
 
         async def attempt(route: TopicRoute) -> Outcome[Any]:
-            return await self.once(route, broker_name, operation, header, body, call=call)
+            return await self.once(route, broker_name, operation, header, call=call)
 
         return await self.repeat(topic, attempt, call)
 
@@ -123,20 +115,24 @@ class Cluster:
         timeout_ms: int = ATTEMPT_MS,
     ) -> Outcome[Any]:
         """Sends a request to the group's master once."""
-        return await self._masters.call(
-            route, broker_name, operation, header, body,
-            timeout_ms=min(timeout_ms, call.left_ms), client_address=call.address,
-        )  # fmt: skip
+        request = BrokerRequest(operation, header, body, min(timeout_ms, call.left_ms), call.address)
+        return await self._masters.call(route, broker_name, request)
 
     async def repeat(
-        self, topic: str, attempt: Callable[[TopicRoute], Awaitable[Outcome[Any]]], call: Call
+        self,
+        topic: str,
+        attempt: Callable[[TopicRoute], Awaitable[Outcome[Any]]],
+        call: Call,
+        *,
+        may_repeat: bool = True,
     ) -> Outcome[Any]:
         """Makes attempts, each with a newer route, until one has an outcome that does not pass, or the call's
-        deadline. Raises Refused: there is no route."""
+        deadline. may_repeat: also after an attempt that may have been carried out. Raises Refused: there is
+        no route."""
         route, failures = await self.route(topic), 0
         while True:
             outcome = await attempt(route)
-            if not _passes(outcome):
+            if not _passes(outcome, may_repeat=may_repeat):
                 return outcome
             failures += 1
             pause_ms = AGAIN.pause_ms(failures, random.random())
@@ -169,11 +165,9 @@ class Cluster:
         known = self._facts.get((kind, name))
         if known is not None and now_ms() < known.until_ms:
             return known.value
+        request = BrokerRequest(operation, header, timeout_ms=FACTS_TIMEOUT_MS)
         for broker_name in route.addresses:
-            outcome = await self._masters.call(
-                route, broker_name, operation, header,
-                timeout_ms=FACTS_TIMEOUT_MS, client_address=NO_ADDRESS,
-            )  # fmt: skip
+            outcome = await self._masters.call(route, broker_name, request)
             if isinstance(outcome, Ok):
                 self._remember((kind, name), outcome.body)
                 return outcome.body
@@ -185,10 +179,10 @@ class Cluster:
         self._facts[key] = _Facts(now_ms() + FACTS_KEPT_MS, value)
 
 
-def _passes(outcome: Outcome[Any]) -> bool:
+def _passes(outcome: Outcome[Any], *, may_repeat: bool) -> bool:
     if isinstance(outcome, Failed):
         return outcome.code in PASSING_CODES
-    return isinstance(outcome, Unknown)
+    return may_repeat and isinstance(outcome, Unknown)
 
 
 def _refused(error: RouteError) -> Refused:

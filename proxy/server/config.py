@@ -3,9 +3,10 @@ ProxyConfig."""
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from broker.config.grpc_settings import GrpcSettings
+from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.security.open_network import OpenNetworkConfig
 from keelmq.upstream.keys import PROXY
@@ -27,3 +28,10 @@ class ProxyConfig(StoredConfig, GrpcSettings, OpenNetworkConfig):
     max_message_size: int = Field(
         4_194_304, gt=0, le=16_000_000, description="bytes of one message body, as at the brokers"
     )
+
+    @field_validator("namesrv_addr")
+    @classmethod
+    def _check_addresses(cls, text: str) -> str:
+        if text:
+            parse_addresses(text)
+        return text

@@ -8,6 +8,8 @@ import asyncio
 import itertools
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.remoting.address_text import split_address
 from keelmq.remoting.addresses import host_and_port_bytes
@@ -20,25 +22,26 @@ from keelmq.remoting.operation import Failed, Operation, OperationTable, Outcome
 
 NO_ADDRESS: Final = "127.0.0.1:1"
 """Shown as the client's address where gRPC does not know it, as on a Unix socket."""
+ATTEMPT_MS: Final = 3_000
 _connection_ids = itertools.count(-1, -1)
 """Below 0: the connections of remoting have the other numbers."""
+
+
+class BrokerRequest(msgspec.Struct, frozen=True):
+    """A request of remoting, once. client_address: of the client of gRPC."""
+
+    operation: Operation[Any, Any]
+    header: Wire
+    body: object = None
+    timeout_ms: int = ATTEMPT_MS
+    client_address: str = NO_ADDRESS
 
 
 class Masters(Protocol):
     """Where requests go."""
 
-    async def call(
-        self,
-        route: TopicRoute,
-        broker_name: str,
-        operation: Operation[Any, Any],
-        header: Wire,
-        body: object = None,
-        *,
-        timeout_ms: int,
-        client_address: str,
-    ) -> Outcome[Any]:
-        """Sends one request to the master of a group of brokers, once. client_address: of the gRPC client."""
+    async def call(self, route: TopicRoute, broker_name: str, request: BrokerRequest) -> Outcome[Any]:
+        """Sends a request to the master of a group of brokers."""
         ...
 
 
@@ -48,22 +51,14 @@ class TcpMasters:
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
 
-    async def call(
-        self,
-        route: TopicRoute,
-        broker_name: str,
-        operation: Operation[Any, Any],
-        header: Wire,
-        body: object = None,
-        *,
-        timeout_ms: int,
-        client_address: str,
-    ) -> Outcome[Any]:
+    async def call(self, route: TopicRoute, broker_name: str, request: BrokerRequest) -> Outcome[Any]:
         """See Masters.call()."""
         address = route.master(broker_name)
         if address is None:
             return Failed(ResponseCode.SERVICE_NOT_AVAILABLE, route.why_not_writable(broker_name))
-        return await self._client.call(address, operation, header, body, timeout_ms=timeout_ms)
+        return await self._client.call(
+            address, request.operation, request.header, request.body, timeout_ms=request.timeout_ms
+        )
 
 
 class InProcessMaster:
@@ -74,47 +69,24 @@ class InProcessMaster:
         self._dispatcher = Dispatcher(table, name="proxy")
         self._address, self._others = address, others
 
-    async def call(
-        self,
-        route: TopicRoute,
-        broker_name: str,
-        operation: Operation[Any, Any],
-        header: Wire,
-        body: object = None,
-        *,
-        timeout_ms: int,
-        client_address: str,
-    ) -> Outcome[Any]:
+    async def call(self, route: TopicRoute, broker_name: str, request: BrokerRequest) -> Outcome[Any]:
         """See Masters.call()."""
         if route.master(broker_name) == self._address:
-            return await self.serve(
-                operation, header, body, timeout_ms=timeout_ms, client_address=client_address
-            )
-        return await self._others.call(
-            route, broker_name, operation, header, body,
-            timeout_ms=timeout_ms, client_address=client_address,
-        )  # fmt: skip
+            return await self.serve(request)
+        return await self._others.call(route, broker_name, request)
 
-    async def serve(
-        self,
-        operation: Operation[Any, Any],
-        header: Wire,
-        body: object = None,
-        *,
-        timeout_ms: int,
-        client_address: str,
-    ) -> Outcome[Any]:
+    async def serve(self, request: BrokerRequest) -> Outcome[Any]:
         """Returns what this broker answers, whatever its role is."""
-        command = request_command(operation, header, body)
-        peer = InProcessPeer(client_address)
+        command = request_command(request.operation, request.header, request.body)
+        peer = InProcessPeer(request.client_address)
         frame = self._dispatcher.request(command, peer)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(request.timeout_ms / 1000):
                 frame = frame or await peer.answer
         except TimeoutError:
-            return Unknown(f"no answer of this broker after {timeout_ms} ms")
+            return Unknown(f"no answer of this broker after {request.timeout_ms} ms")
         response = decode(frame[LENGTH_BYTES:])
-        return outcome_of(operation, response, client_address, (ResponseCode.SUCCESS,))
+        return outcome_of(request.operation, response, request.client_address, (ResponseCode.SUCCESS,))
 
     async def close(self) -> None:
         """Ends the requests that are being served."""

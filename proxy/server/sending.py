@@ -97,7 +97,9 @@ class Sending:
             last = queue.broker_name
             return await self._attempt(route, queue, sent, sent.body, call)
 
-        outcome = await self._cluster.repeat(topic, attempt, call)
+        # A second half message would be checked later, and committed as well.
+        may_repeat = sent.kind != pb.TRANSACTION
+        outcome = await self._cluster.repeat(topic, attempt, call, may_repeat=may_repeat)
         return _entry(sent, last, outcome)
 
     async def _send_batch(self, topic: str, sent: list[Sent], call: Call) -> list[pb.SendResultEntry]:

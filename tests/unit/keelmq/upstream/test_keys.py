@@ -16,12 +16,14 @@ from keelmq.runtime.config import Config, ConfigError, load_config, with_setting
 from keelmq.upstream.keys import PROGRAMS, names, verdicts
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
+from proxy.server.config import ProxyConfig
 
 MODELS: dict[str, tuple[type[Config], ...]] = {
     "broker": (BrokerConfig,),
     "name server": (NamesrvConfig,),
     "controller": (NamesrvConfig, ControllerConfig),
     "container": (ContainerConfig,),
+    "proxy": (ProxyConfig,),
 }
 NEEDED = {
     "controllerDLegerGroup": "group1",

@@ -23,6 +23,7 @@ from proxy.core.times import duration, ms_of, timestamp
 from proxy.server.grpc_server import SERVICE
 from proxy.server.masters import NO_ADDRESS, InProcessPeer
 from proxy.wire import messaging_pb2 as pb
+from tests.support.server_parts import until
 from tests.unit.proxy.server.parts import (
     GROUP,
     HOST,
@@ -285,11 +286,7 @@ async def test_a_receive_ends_before_its_deadline(client: GrpcClient) -> None:
 
 async def waits_at(broker: Broker) -> None:
     """A pop waits for messages."""
-    for _ in range(2_000):
-        if len(broker.services.pop.handlers.polling):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("no pop waits")
+    await until(lambda: len(broker.services.pop.handlers.polling) > 0, "a pop that waits")
 
 
 async def test_a_cancelled_receive_gives_its_messages_back(served: tuple[Broker, GrpcClient]) -> None:
