@@ -7,6 +7,8 @@ from pathlib import Path
 from broker.admission.pending_replies import PendingReplies
 from broker.app.handlers import BrokerHandlers, bind_broker_operations
 from broker.config.client_settings import ClientSettings
+from broker.message.record import Record
+from broker.message.record import decode as decode_record
 from broker.metadata.service import Metadata
 from broker.metadata.topics import TopicTable
 from broker.put.message_writer import MessageWriter
@@ -131,3 +133,12 @@ class Broker:
             "sysFlag": "6" if suspend_ms else "4", "suspendTimeoutMillis": str(suspend_ms),
         }  # fmt: skip
         return self.request(11, fields | changed, lenient=lenient)
+
+
+def last_record(broker: Broker) -> Record:
+    at, view = 0, broker.store.commit_log.view(0, 1 << 20)
+    while True:
+        record = decode_record(view, at)
+        at += record.size
+        if at == len(view):
+            return record

@@ -42,7 +42,7 @@ from keelmq.security.core.users import User
 NO_USERNAME: Final = "username cannot be null."
 WRONG_SIGNATURE: Final = "check signature failed."
 UNKNOWN_SUBJECT: Final = "Authorization failed. Please verify your access rights and try again."
-_NOBODY: Final = SecretKey(b"")
+_NO_SECRET: Final = SecretKey(b"")
 """Checks the signature of an unknown user, which takes as long as that of a known one."""
 _NO_FIELDS: Final[ExtFields] = {}
 KEY_CHARS_MAX: Final = 4_096
@@ -261,7 +261,7 @@ class AccessControl:
             is_member = username in settings.member_users
         elif settings.authentication_enabled:
             # On the white list: a signature is not needed, but requests without a valid one are anonymous.
-            username = self._authenticated_or_nobody(request, rule, ext_fields, now_ms)
+            username = self._authenticated_or_anonymous(request, rule, ext_fields, now_ms)
             is_member = username in settings.member_users
         elif settings.authorization_enabled:
             username = ext_fields.get(ACCESS_KEY) or ""
@@ -290,7 +290,7 @@ class AccessControl:
                 return username
         self._refuse_throttled(request, username, now_ms)
         user = self._users.user(username)
-        secret = _NOBODY if user is None else user.secret
+        secret = _NO_SECRET if user is None else user.secret
         if not verify(secret, ext_fields, request.body, request.version) or user is None:
             # RocketMQ says whether the user exists, and so for which names to guess passwords.
             self._fail(request, username, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
@@ -306,7 +306,7 @@ class AccessControl:
         self._remember(request.connection_id, username, now_ms)
         return username
 
-    def _authenticated_or_nobody(
+    def _authenticated_or_anonymous(
         self, request: AccessRequest, rule: Rule, ext_fields: ExtFields, now_ms: int
     ) -> str:
         if not ext_fields.get(SIGNATURE):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from broker.handlers.priority import with_queue
-from broker.message.record import Record, decode, parse_properties
+from broker.message.record import parse_properties
 from keelmq.remoting.operations.route import TopicConfig
-from tests.support.handler_parts import Broker
+from tests.support.handler_parts import Broker, last_record
 
 PRIORITY = "_SYS_MSG_PRIORITY_"
 
@@ -17,15 +17,6 @@ def broker(tmp_path: Path) -> Broker:
     broker = Broker(tmp_path)
     broker.topics.update(TopicConfig(topic_name="T", read_queue_nums=8, write_queue_nums=4))
     return broker
-
-
-def last_record(broker: Broker) -> Record:
-    at, view = 0, broker.store.commit_log.view(0, 1 << 20)
-    while True:
-        record = decode(view, at)
-        at += record.size
-        if at == len(view):
-            return record
 
 
 @pytest.mark.parametrize("lenient", [False, True])

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from broker.admission.pending_replies import PendingReplies
-from broker.message.record import Record, decode, host_bytes, parse_properties
+from broker.message.record import decode, host_bytes, parse_properties
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.runtime.clock import wall_ms
 from tests.support.handler_context import send_gate
-from tests.support.handler_parts import Broker
+from tests.support.handler_parts import Broker, last_record
 from tests.support.store_parts import BORN_HOST, FakePeer
 
 
@@ -25,15 +25,6 @@ def ok(reply: RemotingCommand | None) -> RemotingCommand:
     assert reply is not None
     assert reply.code == 0, reply.remark
     return reply
-
-
-def last_record(broker: Broker) -> Record:
-    at, view = 0, broker.store.commit_log.view(0, 1 << 20)
-    while True:
-        record = decode(view, at)
-        at += record.size
-        if at == len(view):
-            return record
 
 
 @pytest.mark.parametrize("lenient", [False, True])

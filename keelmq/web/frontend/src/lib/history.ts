@@ -26,7 +26,7 @@ export function steps(timesMs: readonly number[], values: Values): Change[] {
   return found.reverse();
 }
 
-/** The growth between neighbours; null where one is unknown, or the value fell (a truncated log), and at the end,
+/** The growth between adjacent samples; null where one is unknown, or the value fell (a truncated log), and at the end,
  * where the step is not over yet. */
 export function perSecond(timesMs: readonly number[], values: Values): (number | null)[] {
   return timesMs.map((timeMs, at) => {
