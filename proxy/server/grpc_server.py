@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import msgspec
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError
 
 from keelmq.remoting.address_text import join_address
 from keelmq.runtime.clock import now_ms
@@ -93,37 +94,38 @@ class GrpcServer:
         )
 
     def _handler(self, method: MethodDescriptor) -> "grpc.RpcMethodHandler[Any, Any]":
-        request, response = _class_of(method.input_type.name), _class_of(method.output_type.name)
-        codec = {
-            "request_deserializer": request.FromString,
-            "response_serializer": response.SerializeToString,
-        }
+        response = _class_of(method.output_type.name)
+        codec = {"response_serializer": response.SerializeToString}  # handlers parse: grpcio logs a traceback
         if method.name == "Telemetry":
             return grpc.stream_stream_rpc_method_handler(self._telemetry, **codec)
         if method.name == "ReceiveMessage":
             return grpc.unary_stream_rpc_method_handler(self._receive_message, **codec)
         serve = self._service.unary.get(method.name)
         if serve is not None:
-            return grpc.unary_unary_rpc_method_handler(self._unary(method.name, serve, response), **codec)
+            handle = self._unary(method, serve, response)
+            return grpc.unary_unary_rpc_method_handler(handle, **codec)
         return _unimplemented(UNIMPLEMENTED[method.name], streams=method.server_streaming)
 
     def _unary(
-        self, name: str, serve: Callable[[Any, Call], Awaitable[Any]], response: Any
-    ) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def handle(request: Any, context: Any) -> Any:
+        self, method: MethodDescriptor, serve: Callable[[Any, Call], Awaitable[Any]], response: Any
+    ) -> Callable[[bytes, Any], Awaitable[Any]]:
+        request = _class_of(method.input_type.name)
+
+        async def handle(data: bytes, context: Any) -> Any:
             try:
-                return await serve(request, _call_of(context))
+                return await serve(_parsed(request, data), _call_of(context))
             except Refused as refused:
                 return response(status=refused.status)
             except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-                return response(status=self._failed(name, error))
+                return response(status=self._failed(method.name, error))
 
         return handle
 
     async def _receive_message(
-        self, request: pb.ReceiveMessageRequest, context: Any
+        self, data: bytes, context: Any
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         try:
+            request = _parsed(pb.ReceiveMessageRequest, data)
             async for each in self._service.receive_message(request, _call_of(context)):
                 yield each
         except Refused as refused:
@@ -132,8 +134,9 @@ class GrpcServer:
             yield pb.ReceiveMessageResponse(status=self._failed("ReceiveMessage", error))
 
     async def _telemetry(
-        self, commands: AsyncIterator[pb.TelemetryCommand], context: Any
+        self, frames: AsyncIterator[bytes], context: Any
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
+        commands = (_parsed(pb.TelemetryCommand, frame) async for frame in frames)
         try:
             async for each in self._service.telemetry(commands, _call_of(context)):
                 yield each
@@ -166,6 +169,14 @@ def _unimplemented(why: str, *, streams: bool) -> "grpc.RpcMethodHandler[Any, An
     if streams:
         return grpc.unary_stream_rpc_method_handler(refuse_stream)
     return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    """Raises Refused: the bytes are no message of this kind."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Refused(pb.BAD_REQUEST, f"{len(data)} bytes are no {kind.DESCRIPTOR.name}") from None
 
 
 def _class_of(name: str) -> Any:
