@@ -316,6 +316,7 @@ class Cluster:
                 "controllerAddr": self.controller_addr,
                 "storePathRootDir": str(self.directory / f"broker-{index}"),
                 "shutdownForwardTimeout": FORWARD_MS,
+                "diskMaxUsedSpaceRatio": "90",  # the disk is shared with whatever else is on this machine
                 **extra,
             }
             program = self._broker(index, settings, address, ports)

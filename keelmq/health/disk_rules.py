@@ -8,9 +8,12 @@ from keelmq.health.numbers import whole
 from keelmq.health.snapshot import RunningBroker
 from keelmq.remoting.booleans import is_true
 
-DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
-FORCED_RATIO = 0.85
-"""diskSpaceCleanForciblyRatio: above it the oldest files go, whatever their age (cleanFileForciblyEnable)."""
+DISK_USED_FAILED = 0.95
+ABOVE_MAX_USED = 0.05
+"""A broker whose disk is this far above its diskMaxUsedSpaceRatio cannot free enough by deleting expired
+files."""
+MAX_USED_PERCENT, FORCED_PERCENT = 75, 85
+"""RocketMQ's defaults of diskMaxUsedSpaceRatio and diskSpaceCleanForciblyRatio."""
 OTHER_FILES = "delete files on it that do not belong to the store"
 WRITABLE_AGAIN = (
     "make its disk writable again and restart the broker; nothing can be repaired on a disk that takes no "
@@ -34,7 +37,8 @@ def disk_rules(address: str, broker: RunningBroker) -> Iterator[Finding]:
     if used is None:
         return
     text = f"disk of the store {used:.0%} full"
-    if used < DISK_USED_WARNING:
+    too_much = _ratio(broker.settings, "diskMaxUsedSpaceRatio", MAX_USED_PERCENT) + ABOVE_MAX_USED
+    if used < min(too_much, DISK_USED_FAILED):
         yield ok("broker.disk", address, text)
         return
     more, line = _shorter_retention(address, broker.settings, used)
@@ -47,10 +51,11 @@ def disk_rules(address: str, broker: RunningBroker) -> Iterator[Finding]:
 
 def _shorter_retention(address: str, settings: Mapping[str, str], used: float) -> tuple[str, str]:
     """Returns what else frees space, and its command. Above diskMaxUsedSpaceRatio a broker deletes expired
-    files at once, so requesting that (deleteExpiredCommitLog) frees nothing; above FORCED_RATIO it may delete
-    others as well."""
+    files at once, so requesting that (deleteExpiredCommitLog) frees nothing; above
+    diskSpaceCleanForciblyRatio it may delete others as well (cleanFileForciblyEnable)."""
     hours = whole(settings.get("fileReservedTime"))
-    forced = is_true(settings.get("cleanFileForciblyEnable", "true")) and used > FORCED_RATIO
+    forced_from = _ratio(settings, "diskSpaceCleanForciblyRatio", FORCED_PERCENT)
+    forced = is_true(settings.get("cleanFileForciblyEnable", "true")) and used > forced_from
     if hours is None or hours < 2 or forced:
         return "or move the store to a larger disk", commands.broker_status(address)
     shorter = hours // 2
@@ -59,6 +64,11 @@ def _shorter_retention(address: str, settings: Mapping[str, str], used: float) -
         f"of the log that are older than {shorter} h (now {hours} h) are deleted, consumed or not"
     )
     return more, commands.update_broker(address, "fileReservedTime", str(shorter))
+
+
+def _ratio(settings: Mapping[str, str], key: str, default: int) -> float:
+    percent = whole(settings.get(key))
+    return (default if percent is None else percent) / 100
 
 
 def _fraction(text: str) -> float | None:

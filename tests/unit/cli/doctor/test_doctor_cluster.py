@@ -240,6 +240,14 @@ def disk_filling(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[0]] = running(active=True, disk="0.8500")
 
 
+def disk_within_its_limit(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = running(active=True, disk="0.8500", diskMaxUsedSpaceRatio="85")
+
+
+def disk_full_within_its_limit(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = running(active=True, disk="0.9600", diskMaxUsedSpaceRatio="95")
+
+
 def running_settings_differ(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[2]] = running(active=False, mappedFileSizeCommitLog="65536")
     seen.brokers[BROKERS[1]] = running(active=False, mappedFileSizeCommitLog="131072")
@@ -354,6 +362,8 @@ F, W = Level.FAILED, Level.WARNING
         (a_broker_is_silent, [("broker.reachable", F)], "10.0.1.3:10911"),
         (disk_nearly_full, [("broker.disk", F)], "96% full"),
         (disk_filling, [("broker.disk", W)], "85% full"),
+        (disk_within_its_limit, [], ""),
+        (disk_full_within_its_limit, [("broker.disk", F)], "96% full"),
         (attributes_are_not_done, [("broker.settings", W)], "topic t: reserve.time=1"),
         (running_settings_differ, [("broker.settings", F)], "mappedFileSizeCommitLog"),
         (a_controller_gets_no_heartbeats, [("broker.settings", F)] * 3, "10.0.0.2:9878, 10.0.0.3:9878"),
