@@ -47,6 +47,7 @@ def _asked(request: Request, peer: Peer, peer_ip: str) -> AccessRequest:
         peer.is_tls,
         peer.certificate_names,
         getattr(peer, "own_address", ""),  # HTTP requests have none
+        getattr(peer, "credential", None),  # only clients of gRPC have one
     )
 
 
@@ -101,7 +102,7 @@ class ServerAccess:
 
     def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
         """Requests of this kind are known to admit_again() from now on."""
-        if not isinstance(caller, UserCaller):
+        if not isinstance(caller, UserCaller) or getattr(peer, "credential", None) is not None:
             return
         found = key_for_more(self.control, _asked(request, peer, ip_of(peer.address)), caller.granted)
         if found is None:

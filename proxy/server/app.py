@@ -1,11 +1,14 @@
 """Assembly: a proxy as a program (mqproxy), and one in a broker (enableProxy)."""
 
+import logging
+
 from broker.app.proxy import ProxyParts
 from broker.config.broker_config import BrokerConfig
 from broker.config.detected_address import detect_address
 from broker.config.grpc_settings import GrpcSettings
 from keelmq.client.cluster.routes import DEFAULT_TOPIC, RouteCache, RouteError, TopicRoute, make_route
 from keelmq.remoting.address_text import host_of, join_address, split_list
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operation import Ok, OperationTable
@@ -15,15 +18,18 @@ from keelmq.remoting.operations.route import BrokerData, QueueData, TopicConfig,
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import AsyncLife, StopSteps
 from keelmq.runtime.tasks import TaskSet
-from keelmq.runtime.tls.settings import TlsConfig, client_tls
-from keelmq.security.open_network import OpenNetworkConfig
+from keelmq.runtime.tls.settings import TlsConfig, client_tls, with_file
+from keelmq.security.signer import Signer, optional_signer
 from proxy.core.limits import Limits
 from proxy.server.cluster import Cluster, Routes
 from proxy.server.config import ProxyConfig
 from proxy.server.grpc_server import GrpcServer, ServerSettings
+from proxy.server.guard import Guard
 from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
 from proxy.server.producers import Producers
 from proxy.server.service import MessagingService
+
+logger = logging.getLogger(__name__)
 
 OWN_TIMEOUT_MS = 1_000
 
@@ -42,16 +48,18 @@ class ProxyServer(AsyncLife):
         body_bytes_max: int,
         namesrv_addr: str,
         tls: TlsConfig,
+        signer: Signer | None = None,
         parts: ProxyParts | None = None,
     ) -> None:
-        """host: shown to clients that do not say which address they use. parts: of the broker in this
-        process; None: there is none."""
+        """host: shown to clients that do not say which address they use. signer: of requests to other
+        servers. parts: of the broker in this process; None: there is none."""
+        guard = Guard(None if parts is None else parts.table)
         pushed = OperationTable()
-        self._client = RemotingClient(pushed, tls=client_tls(tls))
+        self._client = RemotingClient(pushed, tls=client_tls(tls), signer=signer)
         masters: Masters = TcpMasters(self._client)
         self._in_process: InProcessMaster | None = None
         if parts is not None:
-            masters = self._in_process = InProcessMaster(parts.table, parts.address, masters)
+            masters = self._in_process = InProcessMaster(parts.table, parts.address, masters, guard)
         self._cluster = Cluster(self._routes(namesrv_addr, parts), masters)
         limits = Limits(
             max_message_size=body_bytes_max,
@@ -65,7 +73,7 @@ class ProxyServer(AsyncLife):
         self._tasks = TaskSet()
         self._producers = Producers(pushed, self._client, self._cluster)
         service = MessagingService(
-            self._cluster, self._producers, limits, lambda: join_address(host, self.port)
+            self._cluster, guard, self._producers, limits, lambda: join_address(host, self.port)
         )
         self._server = GrpcServer(
             service,
@@ -76,6 +84,7 @@ class ProxyServer(AsyncLife):
                 calls_per_connection=settings.grpc_max_concurrent_calls_per_connection,
                 calls_max=settings.grpc_max_concurrent_calls,
             ),
+            guard,
         )
 
     def _routes(self, namesrv_addr: str, parts: ProxyParts | None) -> Routes:
@@ -151,7 +160,12 @@ class OwnRoutes:
 
 def make_server(config: ProxyConfig) -> ProxyServer:
     """Returns the server of the program mqproxy. Raises ConfigError."""
-    refuse_security(config)
+    if config.security_on:
+        raise ConfigError(
+            "mqproxy cannot check signatures and ACLs, since it has no users: run it without "
+            "authenticationEnabled, authorizationEnabled, aclEnable and members, or set enableProxy=true"
+        )
+    refuse_tls_only(config)
     name_servers = tuple(split_list(config.namesrv_addr))
     return ProxyServer(
         config,
@@ -166,7 +180,17 @@ def make_server(config: ProxyConfig) -> ProxyServer:
 async def start_in_broker(parts: ProxyParts) -> ProxyServer:
     """Returns the server of a broker, which serves. Raises ConfigError."""
     config = parts.config
-    refuse_security(config)
+    refuse_tls_only(config)
+    if config.acl_enable:
+        raise ConfigError(
+            "the gRPC port does not check accounts of ACL 1.0 (aclEnable): set enableProxy=false, or make "
+            "users of them: migrateAuthFromV1Enabled"
+        )
+    if config.authentication_enabled and not is_loopback(config.bind_address):
+        logger.warning(
+            "the gRPC port has no TLS, and its signatures cover only a time that clients choose: whoever "
+            "reads a call can send others as its user until the password is changed"
+        )
     server = ProxyServer(
         config,
         bind_address=config.bind_address,
@@ -174,17 +198,16 @@ async def start_in_broker(parts: ProxyParts) -> ProxyServer:
         body_bytes_max=config.max_message_size,
         namesrv_addr=config.namesrv_addr,
         tls=config,
+        signer=optional_signer(config.member_credentials, proof=True),
         parts=parts,
     )
     await server.__aenter__()
     return server
 
 
-def refuse_security(config: OpenNetworkConfig) -> None:
-    """Raises ConfigError: the gRPC port checks neither signatures nor ACLs yet, and has no TLS, so it would
-    let strangers in where every other port refuses them."""
-    if config.security_on or config.tls_server_mode == "enforcing":
+def refuse_tls_only(config: TlsConfig) -> None:
+    """Raises ConfigError: the gRPC port has no TLS yet, so it would let in what every other port refuses."""
+    if with_file(config).tls_server_mode == "enforcing":
         raise ConfigError(
-            "the gRPC port has no authentication and no TLS yet: set enableProxy=false, or run without "
-            "authenticationEnabled, aclEnable and tls.server.mode=enforcing"
+            "the gRPC port has no TLS yet: set enableProxy=false, or run without tls.server.mode=enforcing"
         )

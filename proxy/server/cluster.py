@@ -26,6 +26,7 @@ from keelmq.runtime.clock import now_ms
 from proxy.core.names import Client
 from proxy.core.statuses import Refused
 from proxy.server.masters import ATTEMPT_MS, BrokerRequest, Masters
+from proxy.server.senders import Sender
 from proxy.wire import messaging_pb2 as pb
 
 AGAIN: Final = Backoff(first_ms=20, max_ms=300)
@@ -47,10 +48,10 @@ PASSING_CODES: Final = frozenset(
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of a client. address: the client's. deadline_ms: of now_ms(), when its answer must leave."""
+    """One call of a client. deadline_ms: of now_ms(), when its answer must leave."""
 
     client: Client
-    address: str
+    sender: Sender
     deadline_ms: int
 
     @property
@@ -115,7 +116,7 @@ class Cluster:
         timeout_ms: int = ATTEMPT_MS,
     ) -> Outcome[Any]:
         """Sends a request to the group's master once."""
-        request = BrokerRequest(operation, header, body, min(timeout_ms, call.left_ms), call.address)
+        request = BrokerRequest(operation, header, body, min(timeout_ms, call.left_ms), call.sender)
         return await self._masters.call(route, broker_name, request)
 
     async def repeat(

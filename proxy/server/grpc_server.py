@@ -18,10 +18,12 @@ from keelmq.remoting.address_text import join_address
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from proxy.core.authorization import credential_of
 from proxy.core.names import client_of
 from proxy.core.statuses import Refused
 from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
-from proxy.server.masters import NO_ADDRESS
+from proxy.server.guard import Guard
+from proxy.server.senders import NO_ADDRESS, Sender
 from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService
 from proxy.wire import messaging_pb2 as pb
 
@@ -58,8 +60,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrpcServer:
-    def __init__(self, service: MessagingService, settings: ServerSettings) -> None:
-        self._service, self._settings = service, settings
+    def __init__(self, service: MessagingService, settings: ServerSettings, guard: Guard) -> None:
+        self._service, self._settings, self._guard = service, settings, guard
         self._server: grpc.aio.Server | None = None
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
         self.port = 0
@@ -113,7 +115,7 @@ class GrpcServer:
 
         async def handle(data: bytes, context: Any) -> Any:
             try:
-                return await serve(_parsed(request, data), _call_of(context))
+                return await serve(_parsed(request, data), self._call_of(context))
             except Refused as refused:
                 return response(status=refused.status)
             except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
@@ -126,7 +128,7 @@ class GrpcServer:
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         try:
             request = _parsed(pb.ReceiveMessageRequest, data)
-            async for each in self._service.receive_message(request, _call_of(context)):
+            async for each in self._service.receive_message(request, self._call_of(context)):
                 yield each
         except Refused as refused:
             yield pb.ReceiveMessageResponse(status=refused.status)
@@ -138,10 +140,21 @@ class GrpcServer:
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
         commands = (_parsed(pb.TelemetryCommand, frame) async for frame in frames)
         try:
-            async for each in self._service.telemetry(commands, _call_of(context)):
+            async for each in self._service.telemetry(commands, self._call_of(context)):
                 yield each
         except Refused as refused:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
+
+    def _call_of(self, context: Any) -> Call:
+        """Raises Refused: the call does not say which client sends it, or does not prove whose it is."""
+        metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        left_s = context.time_remaining()
+        left_ms = CALL_MS if left_s is None else int(left_s * 1_000) - ANSWER_MS
+        client, sender = client_of(metadata), Sender(_address_of(context.peer()))
+        if self._guard.is_on:
+            sender = Sender(sender.address, credential_of(metadata))
+            self._guard.authenticate(sender, client.client_id)
+        return Call(client, sender, now_ms() + max(left_ms, 0))
 
     def _failed(self, name: str, error: Exception) -> pb.Status:
         self._failures.tell(now_ms(), "%s failed: %s: %s", name, type(error).__name__, error)
@@ -181,14 +194,6 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 def _class_of(name: str) -> Any:
     return getattr(pb, name)
-
-
-def _call_of(context: Any) -> Call:
-    """Raises Refused: the call does not say which client sends it."""
-    metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-    left_s = context.time_remaining()
-    left_ms = CALL_MS if left_s is None else int(left_s * 1_000) - ANSWER_MS
-    return Call(client_of(metadata), _address_of(context.peer()), now_ms() + max(left_ms, 0))
 
 
 def _address_of(peer: str) -> str:

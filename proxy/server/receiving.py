@@ -170,7 +170,7 @@ class Receiving:
 
     async def _ack_others(self, receipts: Iterable[Receipt], call: Call) -> None:
         """Acknowledges messages that the client has not asked for."""
-        again = Call(call.client, call.address, now_ms() + CALL_MS)
+        again = Call(call.client, call.sender, now_ms() + CALL_MS)
         for receipt in receipts:
             status = await self._ack(receipt.text(), receipt.group, receipt.topic, again)
             if status.code != pb.OK:
@@ -178,7 +178,7 @@ class Receiving:
                 self._failures.tell(now_ms(), text, receipt.text(), status.message)
 
     async def _give_back(self, receipts: Iterable[Receipt], call: Call) -> None:
-        again = Call(call.client, call.address, now_ms() + CALL_MS)
+        again = Call(call.client, call.sender, now_ms() + CALL_MS)
         for receipt in receipts:
             try:
                 outcome = await self._change(receipt, BACK_MS, again, suspend=True)

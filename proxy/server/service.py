@@ -18,6 +18,7 @@ from proxy.core.settings import check_settings, completed
 from proxy.core.statuses import NO_LITE, OK, Refused, status_of
 from proxy.core.transactions import half_message_of
 from proxy.server.cluster import Call, Cluster
+from proxy.server.guard import Guard
 from proxy.server.producers import Producers, Stream
 from proxy.server.receiving import Receiving
 from proxy.server.sending import Sending
@@ -42,11 +43,16 @@ ADMIN: Final = "use mqadmin or the HTTP API: KeelMQ has no gRPC service for admi
 
 class MessagingService:
     def __init__(
-        self, cluster: Cluster, producers: Producers, limits: Limits, own_address: Callable[[], str]
+        self,
+        cluster: Cluster,
+        guard: Guard,
+        producers: Producers,
+        limits: Limits,
+        own_address: Callable[[], str],
     ) -> None:
         """own_address: host:port of this proxy, for a client that does not say which endpoints it uses."""
-        self._producers = producers
-        self._cluster, self._limits, self._own_address = cluster, limits, own_address
+        self._cluster, self._guard, self._producers = cluster, guard, producers
+        self._limits, self._own_address = limits, own_address
         self._receiving = Receiving(cluster, limits)
         sending = Sending(cluster, limits)
         self.unary: Mapping[str, Unary] = {
@@ -71,6 +77,7 @@ class MessagingService:
         """Returns the queues of a topic. Raises Refused."""
         endpoints = endpoints_for(request.endpoints, call.client, self._own_address())
         topic = topic_name(request.topic, call.client)
+        self._guard.may_find(topic, call.sender)
         route = await self._cluster.route(topic)
         config = await self._cluster.topic_config(topic, route)
         types = types_of({} if config is None else config.attributes)
@@ -83,6 +90,7 @@ class MessagingService:
         """Returns from which queues a push consumer receives. Raises Refused."""
         endpoints = endpoints_for(request.endpoints, call.client, self._own_address())
         topic, group = topic_name(request.topic, call.client), group_name(request.group, call.client)
+        self._guard.may_be_assigned(topic, group, call.client.client_id, call.sender)
         route = await self._cluster.route(topic)
         if not route.read_queues:
             remark = f"topic {topic} has no queue that permits reading (perm without {PERM_READ})"
@@ -93,7 +101,11 @@ class MessagingService:
         return pb.QueryAssignmentResponse(status=OK, assignments=assignments)
 
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
-        """Answers OK, also to an empty heartbeat: Go drops its stream after any other answer."""
+        """Answers OK, also to an empty heartbeat: Go drops its stream after any other answer. Raises
+        Refused: no right to the group."""
+        if request.group.name:
+            group = group_name(request.group, call.client)
+            self._guard.may_consume(group, [], call.client.client_id, call.sender)
         return pb.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -140,6 +152,7 @@ class MessagingService:
 
     async def _completed(self, settings: pb.Settings, stream: Stream, call: Call) -> pb.Settings:
         check_settings(settings)
+        self._check_rights(settings, call)
         if settings.WhichOneof("pub_sub") == "publishing":
             self._producers.publishes(stream, settings.publishing)
         group: SubscriptionGroupConfig | None = None
@@ -150,6 +163,20 @@ class MessagingService:
             except TimeoutError:
                 group = None
         return completed(settings, call.client, self._limits, group)
+
+    def _check_rights(self, settings: pb.Settings, call: Call) -> None:
+        """Settings are the heartbeat of remoting, and a producer is asked about half messages of its topics.
+        Raises Refused."""
+        client = call.client
+        if settings.WhichOneof("pub_sub") == "publishing":
+            for each in settings.publishing.topics:
+                topic = topic_name(each, client)
+                if not self._guard.may_publish(topic, client.client_id, call.sender):
+                    raise Refused(pb.FORBIDDEN, f"no right to send to topic {topic}")
+        elif settings.subscription.group.name:
+            topics = [topic_name(each.topic, client) for each in settings.subscription.subscriptions]
+            group = group_name(settings.subscription.group, client)
+            self._guard.may_consume(group, topics, client.client_id, call.sender)
 
     async def _group_of(self, subscription: pb.Subscription, call: Call) -> SubscriptionGroupConfig | None:
         """The group's settings, from a broker of a topic that it subscribes to."""

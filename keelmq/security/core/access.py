@@ -32,8 +32,10 @@ from keelmq.security.core.rules import RULES, UNKNOWN
 from keelmq.security.core.signature import (
     ACCESS_KEY,
     SIGNATURE,
+    Credential,
     ExtFields,
     SecretKey,
+    is_signature,
     verify,
 )
 from keelmq.security.core.throttle import FailureThrottle
@@ -64,7 +66,8 @@ class UsersAndAcls(Protocol):
 
 class AccessRequest(NamedTuple):
     """ext_fields None: the request has none. peer_ip: without the port. certificate_names: of the client's
-    certificate, which the server has verified."""
+    certificate, which the server has verified. credential: of a client of gRPC, instead of the ext fields
+    AccessKey and Signature; it does not cover the request."""
 
     code: int
     version: int
@@ -75,6 +78,7 @@ class AccessRequest(NamedTuple):
     is_tls: bool = False
     certificate_names: Iterable[str] = ()
     own_address: str = ""
+    credential: Credential | None = None
 
 
 class Granted(NamedTuple):
@@ -165,6 +169,8 @@ class AccessControl:
         if self._generation != self._users.generation:
             self._forget()
         ext_fields = request.ext_fields if request.ext_fields is not None else _NO_FIELDS
+        if request.credential is not None:
+            ext_fields = {**ext_fields, ACCESS_KEY: request.credential.access_key}
         try:
             by_plain = None
             # A member proves itself by its own signature, whatever accounts there are.
@@ -279,6 +285,8 @@ class AccessControl:
         username = ext_fields.get(ACCESS_KEY)
         if not username:
             raise Refusal("unsigned", NO_USERNAME)
+        if request.credential is not None and username in settings.member_users:
+            raise Refusal("member", f"User:{username} is of the servers, and not for clients")
         needs_proof = settings.proof_required and username in settings.member_users
         if settings.proof_to_administer and rule.role is Role.ADMINISTER and not request.is_tls:
             needs_proof = True
@@ -291,7 +299,7 @@ class AccessControl:
         self._refuse_throttled(request, username, now_ms)
         user = self._users.user(username)
         secret = _NO_SECRET if user is None else user.secret
-        if not verify(secret, ext_fields, request.body, request.version) or user is None:
+        if not _is_signed(secret, request, ext_fields) or user is None:
             # RocketMQ says whether the user exists, and so for which names to guess passwords.
             self._fail(request, username, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
         if not user.is_enabled:
@@ -303,7 +311,8 @@ class AccessControl:
             )
             if why is not None:
                 raise Refusal("proof", f"{name_of(request.code)} is refused: {why}")
-        self._remember(request.connection_id, username, now_ms)
+        if request.credential is None:  # else each request has a connection id of its own
+            self._remember(request.connection_id, username, now_ms)
         return username
 
     def _authenticated_or_anonymous(
@@ -374,6 +383,13 @@ class AccessControl:
     ) -> NoReturn:
         self._throttle.failed(request.peer_ip, now_ms, username)
         raise Refusal(reason, remark)
+
+
+def _is_signed(secret: SecretKey, request: AccessRequest, ext_fields: ExtFields) -> bool:
+    credential = request.credential
+    if credential is None:
+        return verify(secret, ext_fields, request.body, request.version)
+    return is_signature(secret, credential.signature, credential.signed)
 
 
 def _with_lookups(granted: Granted, rule: Rule, ext_fields: ExtFields) -> Granted:

@@ -9,7 +9,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Collection, Iterable, Mapping
 from hmac import compare_digest
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
@@ -90,6 +90,15 @@ def _utf16_order(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
+class Credential(NamedTuple):
+    """What a client of another protocol than remoting has signed: `signed`, and not the request. signature:
+    base64, as the ext field Signature."""
+
+    access_key: str
+    signature: str
+    signed: bytes
+
+
 class SecretKey:
     """A key for HMAC-SHA1, prepared once: it saves half of the time of hmac.digest()."""
 
@@ -130,7 +139,9 @@ def signed(access_key: str, secret: str, ext_fields: Mapping[str, str], body: by
 def verify(secret: SecretKey, ext_fields: ExtFields, body: bytes, version: int) -> bool:
     """Whether the request's Signature is right. Takes the same time for every wrong one (pitfall 16)."""
     given = ext_fields.get(SIGNATURE)
-    if not given:
-        return False
-    expected = secret.signature_of(signed_bytes(ext_fields, body, version))
-    return compare_digest(expected, given.encode("utf-8", "replace"))
+    return given is not None and is_signature(secret, given, signed_bytes(ext_fields, body, version))
+
+
+def is_signature(secret: SecretKey, given: str, data: bytes) -> bool:
+    """Whether `given` is the signature of data, in base64. Takes the same time for every wrong one."""
+    return compare_digest(secret.signature_of(data), given.encode("utf-8", "replace"))

@@ -36,22 +36,22 @@ class GrpcClient:
     async def call(self, name: str, request: Any, **more: Any) -> Any:
         return await self.unary(name, request, **more)
 
-    def receiving(self, request: Any, *, timeout: float = 10.0) -> Any:
+    def receiving(self, request: Any, *, metadata: Any = METADATA, timeout: float = 10.0) -> Any:
         """The stream of a ReceiveMessage, to iterate over or to cancel."""
         method = self._channel.unary_stream(
             f"/{SERVICE}/ReceiveMessage",
             request_serializer=pb.ReceiveMessageRequest.SerializeToString,
             response_deserializer=pb.ReceiveMessageResponse.FromString,
         )
-        return method(request, metadata=METADATA, timeout=timeout)
+        return method(request, metadata=metadata, timeout=timeout)
 
-    def telemetry(self) -> Any:
+    def telemetry(self, *, metadata: Any = METADATA) -> Any:
         method = self._channel.stream_stream(
             f"/{SERVICE}/Telemetry",
             request_serializer=pb.TelemetryCommand.SerializeToString,
             response_deserializer=pb.TelemetryCommand.FromString,
         )
-        return method(metadata=METADATA)
+        return method(metadata=metadata)
 
     async def send(self, *bodies: str, topic: pb.Resource = TOPIC, **system: Any) -> pb.SendMessageResponse:
         messages = [

@@ -21,7 +21,7 @@ from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError
 from proxy.core.times import duration, ms_of, timestamp
 from proxy.server.grpc_server import SERVICE
-from proxy.server.masters import NO_ADDRESS, InProcessPeer
+from proxy.server.senders import NO_ADDRESS, InProcessPeer, Sender
 from proxy.wire import messaging_pb2 as pb
 from tests.support.server_parts import until
 from tests.unit.proxy.server.parts import (
@@ -51,7 +51,7 @@ def client(served: tuple[Broker, GrpcClient]) -> GrpcClient:
 
 async def as_operator(broker: Broker, operation: Any, header: Any, body: Any = None) -> None:
     _, handler = broker.operations.handlers[operation.code]
-    await handler(header, Call(InProcessPeer(NO_ADDRESS), body))
+    await handler(header, Call(InProcessPeer(Sender(NO_ADDRESS)), body))
 
 
 async def create(broker: Broker, topic: str = "T", queues: int = 1, message_type: str = "") -> None:
@@ -497,9 +497,10 @@ async def test_a_request_above_the_limit(tmp_path: Path) -> None:
 
 
 async def test_it_does_not_open_what_security_closes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the gRPC port has no authentication"):
-        async with serving(tmp_path, authenticationEnabled=True):
-            pass
+    for key, value in (("tls.server.mode", "enforcing"), ("aclEnable", True)):
+        with pytest.raises(ConfigError, match="the gRPC port"):
+            async with serving(tmp_path, **{key: value}):
+                pass
 
 
 async def test_a_port_that_is_taken(served: tuple[Broker, GrpcClient], tmp_path: Path) -> None:
