@@ -38,7 +38,7 @@ ALICE, MALLORY = signed_by("alice"), signed_by("mallory")
 @pytest.fixture
 async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GrpcClient]:
     """alice has rights to topic T and group g, mallory to others."""
-    async with serving(tmp_path, **KEYS) as (broker, client):
+    async with serving(tmp_path, memberProofRequired=False, **KEYS) as (broker, client):
         for name, topic, group in (("alice", "T", "g"), ("mallory", "M", "m")):
             await as_admin(
                 broker, AUTH_CREATE_USER, {"username": name}, {"username": name, "password": f"{name}-secret"}
