@@ -497,9 +497,10 @@ async def test_a_request_above_the_limit(tmp_path: Path) -> None:
 
 
 async def test_it_does_not_open_what_security_closes(tmp_path: Path) -> None:
-    for key, value in (("tls.server.mode", "enforcing"), ("aclEnable", True)):
+    (tmp_path / "plain_acl.yml").write_text("accounts: []\n")
+    for settings in ({"tls.server.mode": "enforcing"}, {"aclEnable": True, "aclPath": tmp_path}):
         with pytest.raises(ConfigError, match="the gRPC port"):
-            async with serving(tmp_path, **{key: value}):
+            async with serving(tmp_path / "store", **settings):
                 pass
 
 
