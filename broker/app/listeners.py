@@ -5,6 +5,7 @@
 from collections.abc import Callable
 
 from broker.app.proxy import Proxy, ProxyParts, start_proxy
+from broker.clients.proxied_requests import ProxiedRequests
 from broker.config.broker_config import BrokerConfig
 from broker.naming.vip_port import open_fast_port
 from keelmq.remoting.operation import OperationTable
@@ -36,11 +37,14 @@ class Listeners:
         """Those of remoting that are open: none, listenPort, or both."""
         self.proxy: Proxy | None = None
         """The server of gRPC; None: enableProxy=false, or not open."""
+        self._proxied: ProxiedRequests | None = None
         self._port: int | None = None
 
     async def start(self, table: OperationTable) -> None:
         """ConfigError: a configured port is not available."""
         config = self._config
+        self._proxied = ProxiedRequests(table)
+        self._proxied.bind()
         server = TcpServer(
             table,
             host=config.bind_address,
@@ -67,12 +71,15 @@ class Listeners:
         if fast_server is not None:
             self.servers.append(fast_server)
         if config.enable_proxy:
-            self.proxy = await start_proxy(ProxyParts(config, table, self.address))
+            self.proxy = await start_proxy(
+                ProxyParts(config, table, self._proxied, self.address, self._tls, self._limits)
+            )
 
     @property
-    def all(self) -> list[TcpServer | Proxy]:
+    def all(self) -> list[TcpServer | Proxy | ProxiedRequests]:
         """Those that are open, in the order in which they are closed."""
-        return [*(() if self.proxy is None else (self.proxy,)), *self.servers]
+        others = (each for each in (self.proxy, self._proxied) if each is not None)
+        return [*others, *self.servers]
 
     @property
     def is_listening(self) -> bool:

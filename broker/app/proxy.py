@@ -6,20 +6,27 @@ from typing import Final, Protocol
 
 import msgspec
 
+from broker.clients.proxied_requests import ProxiedRequests
 from broker.config.broker_config import BrokerConfig
 from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tls.contexts import ServerTls
 
 ENTRY_POINTS: Final = "broker.proxies"
 NAME: Final = "grpc"
 
 
 class ProxyParts(msgspec.Struct, frozen=True):
-    """The parts of a broker that a proxy in it works with. address: host:port of remoting, as announced."""
+    """The parts of a broker that a proxy in it works with. requests: serves the table to clients of gRPC.
+    address: host:port of remoting, as announced. tls, limits: of all ports of the process."""
 
     config: BrokerConfig
     table: OperationTable
+    requests: ProxiedRequests
     address: str
+    tls: ServerTls
+    limits: PeerLimits
 
 
 class Proxy(Protocol):

@@ -163,6 +163,7 @@ class RequestCode(IntEnum):
     """KeelMQ's own: only its programs send 29000..29099 to each other."""
     KEELMQ_HAND_OVER = 29005
     KEELMQ_SYNC_USERS = 29006
+    KEELMQ_SERVE_FOR_CLIENT = 29007
     KEELMQ_EXPLAIN_ELECTION = 29011
     KEELMQ_GET_ELECTIONS = 29012
     KEELMQ_EXPORT_STATE = 29013

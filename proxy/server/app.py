@@ -24,7 +24,7 @@ from proxy.core.limits import Limits
 from proxy.server.cluster import Cluster, Routes
 from proxy.server.config import ProxyConfig
 from proxy.server.grpc_server import GrpcServer, ServerSettings
-from proxy.server.guard import Guard
+from proxy.server.guard import Guard, judge_of
 from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
 from proxy.server.producers import Producers
 from proxy.server.service import MessagingService
@@ -53,14 +53,14 @@ class ProxyServer(AsyncLife):
     ) -> None:
         """host: shown to clients that do not say which address they use. signer: of requests to other
         servers. parts: of the broker in this process; None: there is none."""
-        guard = Guard(None if parts is None else parts.table)
+        guard = Guard(None if parts is None else judge_of(parts.requests))
         pushed = OperationTable()
         self._client = RemotingClient(pushed, tls=client_tls(tls), signer=signer)
-        masters: Masters = TcpMasters(self._client)
+        masters: Masters = TcpMasters(self._client, for_clients=guard.is_on)
         self._in_process: InProcessMaster | None = None
         if parts is not None:
-            masters = self._in_process = InProcessMaster(parts.table, parts.address, masters, guard)
-        self._cluster = Cluster(self._routes(namesrv_addr, parts), masters)
+            masters = self._in_process = InProcessMaster(parts.requests, parts.address, masters)
+        self._cluster = Cluster(self._routes(namesrv_addr, parts), masters, guard)
         limits = Limits(
             max_message_size=body_bytes_max,
             user_property_max_num=settings.user_property_max_num,
@@ -71,7 +71,7 @@ class ProxyServer(AsyncLife):
             poll_ms_max=settings.grpc_client_consumer_max_long_polling_timeout_millis,
         )
         self._tasks = TaskSet()
-        self._producers = Producers(pushed, self._client, self._cluster)
+        self._producers = Producers(pushed, self._client, self._cluster, guard)
         service = MessagingService(
             self._cluster, guard, self._producers, limits, lambda: join_address(host, self.port)
         )

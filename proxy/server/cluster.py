@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from broker.clients.proxied_requests import Sender
 from keelmq.client.cluster.routes import RouteError, TopicRoute
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
@@ -25,8 +26,8 @@ from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 from proxy.core.names import Client
 from proxy.core.statuses import Refused
+from proxy.server.guard import Guard
 from proxy.server.masters import ATTEMPT_MS, BrokerRequest, Masters
-from proxy.server.senders import Sender
 from proxy.wire import messaging_pb2 as pb
 
 AGAIN: Final = Backoff(first_ms=20, max_ms=300)
@@ -78,19 +79,23 @@ class _Facts(msgspec.Struct):
 class Cluster:
     """Owns the routes, and no connection."""
 
-    def __init__(self, routes: Routes, masters: Masters) -> None:
-        self._routes, self._masters = routes, masters
+    def __init__(self, routes: Routes, masters: Masters, guard: Guard) -> None:
+        self._routes, self._masters, self._guard = routes, masters, guard
         self._facts: dict[tuple[str, str], _Facts] = {}
 
     async def close(self) -> None:
         """Ends the refreshes of routes."""
         await self._routes.close()
 
-    async def route(self, topic: str) -> TopicRoute:
-        """Returns the topic's route, or that of a topic that a first message creates. Raises Refused."""
+    async def route(self, topic: str, call: Call | None = None) -> TopicRoute:
+        """Returns the topic's route, or that of a topic that a first message creates. Raises Refused, to
+        clients (call) without a right to the topic as if it existed. call: None: this server asks for
+        itself."""
         try:
             return await self._routes.find(topic, borrow=True)
         except RouteError as error:
+            if call is not None:
+                await self._guard.may_find(topic, call.sender)
             raise _refused(error) from error
 
     async def call(
@@ -130,7 +135,7 @@ class Cluster:
         """Makes attempts, each with a newer route, until one has an outcome that does not pass, or the call's
         deadline. may_repeat: also after an attempt that may have been carried out. Raises Refused: there is
         no route."""
-        route, failures = await self.route(topic), 0
+        route, failures = await self.route(topic, call), 0
         while True:
             outcome = await attempt(route)
             if not _passes(outcome, may_repeat=may_repeat):

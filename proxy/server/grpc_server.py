@@ -6,6 +6,7 @@ error of gRPC."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -14,6 +15,7 @@ import msgspec
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
 
+from broker.clients.proxied_requests import NO_ADDRESS, Sender
 from keelmq.remoting.address_text import join_address
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError
@@ -23,7 +25,6 @@ from proxy.core.names import client_of
 from proxy.core.statuses import Refused
 from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
 from proxy.server.guard import Guard
-from proxy.server.senders import NO_ADDRESS, Sender
 from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService
 from proxy.wire import messaging_pb2 as pb
 
@@ -115,7 +116,8 @@ class GrpcServer:
 
         async def handle(data: bytes, context: Any) -> Any:
             try:
-                return await serve(_parsed(request, data), self._call_of(context))
+                call = await self._call_of(context)
+                return await serve(_parsed(request, data), call)
             except Refused as refused:
                 return response(status=refused.status)
             except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
@@ -127,9 +129,11 @@ class GrpcServer:
         self, data: bytes, context: Any
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         try:
+            call = await self._call_of(context)
             request = _parsed(pb.ReceiveMessageRequest, data)
-            async for each in self._service.receive_message(request, self._call_of(context)):
-                yield each
+            async with aclosing(self._service.receive_message(request, call)) as answers:
+                async for each in answers:
+                    yield each
         except Refused as refused:
             yield pb.ReceiveMessageResponse(status=refused.status)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
@@ -138,14 +142,20 @@ class GrpcServer:
     async def _telemetry(
         self, frames: AsyncIterator[bytes], context: Any
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
-        commands = (_parsed(pb.TelemetryCommand, frame) async for frame in frames)
+        received = aiter(frames)
+        commands = (_parsed(pb.TelemetryCommand, frame) async for frame in received)
         try:
-            async for each in self._service.telemetry(commands, self._call_of(context)):
-                yield each
+            call = await self._call_of(context)
+            async with aclosing(self._service.telemetry(commands, call)) as answers:
+                async for each in answers:
+                    yield each
         except Refused as refused:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
+        finally:  # else grpcio's generator ends with the garbage collector, perhaps after the event loop
+            await commands.aclose()
+            await received.aclose()  # type: ignore[attr-defined]
 
-    def _call_of(self, context: Any) -> Call:
+    async def _call_of(self, context: Any) -> Call:
         """Raises Refused: the call does not say which client sends it, or does not prove whose it is."""
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         left_s = context.time_remaining()
@@ -153,7 +163,7 @@ class GrpcServer:
         client, sender = client_of(metadata), Sender(_address_of(context.peer()))
         if self._guard.is_on:
             sender = Sender(sender.address, credential_of(metadata))
-            self._guard.authenticate(sender, client.client_id)
+            await self._guard.authenticate(sender, client.client_id)
         return Call(client, sender, now_ms() + max(left_ms, 0))
 
     def _failed(self, name: str, error: Exception) -> pb.Status:

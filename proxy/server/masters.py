@@ -5,20 +5,18 @@ arrives while this broker is not the master of its group, goes over TCP to the m
 """
 
 import asyncio
-import copy
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from broker.clients.proxied_requests import NO_ADDRESS, ProxiedRequests, Sender
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.remoting.client import RemotingClient, outcome_of
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.command import decode, request_command
-from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.command import decode, encode, request_command
 from keelmq.remoting.frame import LENGTH_BYTES
-from keelmq.remoting.operation import Failed, Operation, OperationTable, Outcome, Unknown, Wire
-from proxy.server.guard import Guard
-from proxy.server.senders import NO_ADDRESS, InProcessPeer, Sender
+from keelmq.remoting.operation import Failed, Operation, Outcome, Unknown, Wire
+from keelmq.remoting.operations.clients import SERVE_FOR_CLIENT
 
 ATTEMPT_MS: Final = 3_000
 
@@ -44,56 +42,52 @@ class Masters(Protocol):
 class TcpMasters:
     """The masters that routes name, over the connections of a RemotingClient."""
 
-    def __init__(self, client: RemotingClient) -> None:
-        self._client = client
+    def __init__(self, client: RemotingClient, *, for_clients: bool = False) -> None:
+        """for_clients: masters judge a client's request as its own (29007), and `client` signs as a member:
+        without it, a request has the rights of this server."""
+        self._client, self._for_clients = client, for_clients
 
     async def call(self, route: TopicRoute, broker_name: str, request: BrokerRequest) -> Outcome[Any]:
         """See Masters.call()."""
         address = route.master(broker_name)
         if address is None:
             return Failed(ResponseCode.SERVICE_NOT_AVAILABLE, route.why_not_writable(broker_name))
-        return await self._client.call(
-            address, request.operation, request.header, request.body, timeout_ms=request.timeout_ms
-        )
+        operation, header, body = request.operation, request.header, request.body
+        if self._for_clients and request.sender is not None:
+            body = encode(request_command(operation, header, body))
+            header = request.sender.header()
+            operation = msgspec.structs.replace(SERVE_FOR_CLIENT, response=operation.response,
+                                                response_body=operation.response_body)  # fmt: skip
+        return await self._client.call(address, operation, header, body, timeout_ms=request.timeout_ms)
 
 
 class InProcessMaster:
     """The broker of this process while routes name it as the master, and `others` for every other request."""
 
-    def __init__(self, table: OperationTable, address: str, others: Masters, guard: Guard) -> None:
-        """address: the broker's, as in routes. others: sign as this server."""
-        self._dispatcher = Dispatcher(table, name="proxy")
-        unchecked = copy.copy(table)
-        unchecked.access = None
-        self._own = Dispatcher(unchecked, name="proxy")
-        self._address, self._others, self._guard = address, others, guard
+    def __init__(self, requests: ProxiedRequests, address: str, others: Masters) -> None:
+        """requests: of this broker. address: its own, as in routes."""
+        self._requests, self._own = requests, requests.unchecked()
+        self._address, self._others = address, others
 
     async def call(self, route: TopicRoute, broker_name: str, request: BrokerRequest) -> Outcome[Any]:
         """See Masters.call()."""
         if route.master(broker_name) == self._address:
             return await self.serve(request)
-        if request.sender is not None and self._guard.is_on:
-            command = request_command(request.operation, request.header, request.body)
-            refused = self._guard.why_not_forwarded(command, request.sender)
-            if refused is not None:
-                return refused
         return await self._others.call(route, broker_name, request)
 
     async def serve(self, request: BrokerRequest) -> Outcome[Any]:
         """Returns what this broker answers, whatever its role is."""
         command = request_command(request.operation, request.header, request.body)
-        peer = InProcessPeer(request.sender or Sender(NO_ADDRESS))
-        dispatcher = self._own if request.sender is None else self._dispatcher
-        frame = dispatcher.request(command, peer)
+        requests = self._own if request.sender is None else self._requests
+        sender = request.sender or Sender(NO_ADDRESS)
         try:
             async with asyncio.timeout(request.timeout_ms / 1000):
-                frame = frame or await peer.answer
+                frame = await requests.serve(command, sender)
         except TimeoutError:
             return Unknown(f"no answer of this broker after {request.timeout_ms} ms")
         response = decode(frame[LENGTH_BYTES:])
-        return outcome_of(request.operation, response, peer.address, (ResponseCode.SUCCESS,))
+        return outcome_of(request.operation, response, sender.address, (ResponseCode.SUCCESS,))
 
     async def close(self) -> None:
-        """Ends the requests that are being served."""
-        await self._dispatcher.close()
+        """Ends the requests of this server; those of clients end with the broker's ports."""
         await self._own.close()

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Final
 
+from broker.clients.proxied_requests import Sender
 from keelmq.client.cluster.heartbeats import make_client_id
 from keelmq.client.message import decode_messages
 from keelmq.remoting.client import RemotingClient
@@ -24,6 +25,7 @@ from proxy.core.names import Client, topic_name
 from proxy.core.statuses import Refused
 from proxy.core.transactions import HalfMessage
 from proxy.server.cluster import Cluster
+from proxy.server.guard import Guard
 from proxy.wire import messaging_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -37,11 +39,11 @@ TOPICS_MAX: Final = 256
 
 
 class Stream:
-    """A client's open stream. topics: of a producer, as the client calls them, by their names at the brokers.
-    outgoing: OUTGOING_MAX commands at most, and None: the stream ends."""
+    """A client's open stream. sender: whose it is. topics: of a producer, as the client calls them,
+    by their names at the brokers. outgoing: OUTGOING_MAX commands at most, and None: the stream ends."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, sender: Sender) -> None:
+        self.client, self.sender = client, sender
         self.topics: dict[str, pb.Resource] = {}
         self.outgoing: asyncio.Queue[pb.TelemetryCommand | None] = asyncio.Queue()
 
@@ -58,9 +60,9 @@ class Stream:
 
 
 class Producers:
-    def __init__(self, table: OperationTable, client: RemotingClient, cluster: Cluster) -> None:
+    def __init__(self, table: OperationTable, client: RemotingClient, cluster: Cluster, guard: Guard) -> None:
         """table: of the client, for what brokers send to it."""
-        self._client, self._cluster = client, cluster
+        self._client, self._cluster, self._guard = client, cluster, guard
         self._client_id = make_client_id()
         self._streams: dict[str, dict[Stream, None]] = {}
         self._wanted = asyncio.Event()
@@ -129,9 +131,19 @@ class Producers:
             )
             streams = self._streams.get(message.topic, {})
             for stream in list(streams):
+                if not await self._may_read(message.topic, stream) or stream not in streams:
+                    continue
                 command = pb.RecoverOrphanedTransactionCommand(
                     message=message_of(message, stream.topics[message.topic]), transaction_id=half.text()
                 )
                 if stream.send(pb.TelemetryCommand(recover_orphaned_transaction_command=command)):
                     streams[stream] = streams.pop(stream)  # the next check goes to another one
                     break
+
+    async def _may_read(self, topic: str, stream: Stream) -> bool:
+        """Whether the stream's user still has the right to send to the topic, as when it was opened."""
+        try:
+            await self._guard.may_publish(topic, stream.sender)
+        except Refused:
+            return False
+        return True

@@ -109,7 +109,7 @@ class Receiving:
         group = group_name(request.group, call.client)
         if not queue.broker.name:
             raise Refused(pb.BAD_REQUEST, "the message queue names no broker")
-        route = await self._cluster.route(topic)
+        route = await self._cluster.route(topic, call)
         config = await self._cluster.group_config(group, route)
         is_fifo = config is not None and config.consume_message_orderly
         asked_ms = ms_of(request.long_polling_timeout) if request.HasField("long_polling_timeout") else 0

@@ -28,6 +28,7 @@ from proxy.core.routes import check_type, types_of
 from proxy.core.statuses import OK, Refused, status_of, total_of
 from proxy.core.transactions import HalfMessage
 from proxy.server.cluster import Call, Cluster
+from proxy.server.guard import Guard
 from proxy.wire import messaging_pb2 as pb
 
 PRODUCER_GROUP: Final = "KEELMQ_PROXY"
@@ -37,17 +38,18 @@ HANDLE_CHARACTERS_MAX: Final = 2_048
 
 
 class Sending:
-    def __init__(self, cluster: Cluster, limits: Limits) -> None:
-        self._cluster, self._limits = cluster, limits
+    def __init__(self, cluster: Cluster, guard: Guard, limits: Limits) -> None:
+        self._cluster, self._guard, self._limits = cluster, guard, limits
         self._choosers: OrderedDict[str, QueueChooser] = OrderedDict()
 
     async def send_message(self, request: pb.SendMessageRequest, call: Call) -> pb.SendMessageResponse:
         """Sends the messages of one topic. One entry for each, in their order. Raises Refused: none was
         sent."""
         topic = self._topic(request, call)
+        await self._guard.may_publish(topic, call.sender)  # a refusal below would tell settings of the topic
         now = wall_ms()
         sent = [sent_of(each, topic, now_ms=now, limits=self._limits) for each in request.messages]
-        route = await self._cluster.route(topic)
+        route = await self._cluster.route(topic, call)
         config = await self._cluster.topic_config(topic, route)
         types = types_of({} if config is None else config.attributes)
         for each in sent:

@@ -11,6 +11,7 @@ from keelmq.remoting.codes import PERM_READ
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.operations.transactions import END_TRANSACTION
+from keelmq.runtime.tasks import cancel_all
 from proxy.core.limits import Limits
 from proxy.core.names import group_name, topic_name
 from proxy.core.routes import assignments_of, endpoints_for, queues_of, types_of
@@ -28,7 +29,7 @@ SETTINGS_S: Final = 0.5
 """Time to find a group's settings for a client: Java and C++ wait 3 s for theirs, Python's start 10 s."""
 
 Unary = Callable[[Any, Call], Awaitable[Any]]
-Streaming = Callable[[Any, Call], AsyncIterator[Any]]
+Streaming = Callable[[Any, Call], AsyncGenerator[Any, None]]
 
 UNIMPLEMENTED: Final[Mapping[str, str]] = {
     "PullMessage": "use ReceiveMessage: no client of RocketMQ calls PullMessage",
@@ -54,7 +55,7 @@ class MessagingService:
         self._cluster, self._guard, self._producers = cluster, guard, producers
         self._limits, self._own_address = limits, own_address
         self._receiving = Receiving(cluster, limits)
-        sending = Sending(cluster, limits)
+        sending = Sending(cluster, guard, limits)
         self.unary: Mapping[str, Unary] = {
             "QueryRoute": self.query_route,
             "Heartbeat": self.heartbeat,
@@ -77,8 +78,8 @@ class MessagingService:
         """Returns the queues of a topic. Raises Refused."""
         endpoints = endpoints_for(request.endpoints, call.client, self._own_address())
         topic = topic_name(request.topic, call.client)
-        self._guard.may_find(topic, call.sender)
-        route = await self._cluster.route(topic)
+        await self._guard.may_find(topic, call.sender)
+        route = await self._cluster.route(topic, call)
         config = await self._cluster.topic_config(topic, route)
         types = types_of({} if config is None else config.attributes)
         queues = queues_of(route.ordered_queues, route.read_queues, request.topic, endpoints, types)
@@ -90,8 +91,8 @@ class MessagingService:
         """Returns from which queues a push consumer receives. Raises Refused."""
         endpoints = endpoints_for(request.endpoints, call.client, self._own_address())
         topic, group = topic_name(request.topic, call.client), group_name(request.group, call.client)
-        self._guard.may_be_assigned(topic, group, call.client.client_id, call.sender)
-        route = await self._cluster.route(topic)
+        await self._guard.may_be_assigned(topic, group, call.client.client_id, call.sender)
+        route = await self._cluster.route(topic, call)
         if not route.read_queues:
             remark = f"topic {topic} has no queue that permits reading (perm without {PERM_READ})"
             raise Refused(pb.FORBIDDEN, remark)
@@ -105,7 +106,7 @@ class MessagingService:
         Refused: no right to the group."""
         if request.group.name:
             group = group_name(request.group, call.client)
-            self._guard.may_consume(group, [], call.client.client_id, call.sender)
+            await self._guard.may_consume(group, [], call.client.client_id, call.sender)
         return pb.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -129,15 +130,15 @@ class MessagingService:
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
         """Yields an answer to each settings of a client, and what brokers ask its producers. Raises Refused:
         the stream ends."""
-        stream = Stream(call.client)
+        stream = Stream(call.client, call.sender)
         reading = asyncio.ensure_future(self._read(commands, stream, call))
         try:
             while (command := await stream.outgoing.get()) is not None:
                 yield command
             await reading
         finally:
-            reading.cancel()
             self._producers.ended(stream)
+            await cancel_all([reading])
 
     async def _read(self, commands: AsyncIterator[pb.TelemetryCommand], stream: Stream, call: Call) -> None:
         """Answers what the client sends. Raises Refused, also if the client does not read the answers."""
@@ -152,7 +153,7 @@ class MessagingService:
 
     async def _completed(self, settings: pb.Settings, stream: Stream, call: Call) -> pb.Settings:
         check_settings(settings)
-        self._check_rights(settings, call)
+        await self._check_rights(settings, call)
         if settings.WhichOneof("pub_sub") == "publishing":
             self._producers.publishes(stream, settings.publishing)
         group: SubscriptionGroupConfig | None = None
@@ -164,26 +165,24 @@ class MessagingService:
                 group = None
         return completed(settings, call.client, self._limits, group)
 
-    def _check_rights(self, settings: pb.Settings, call: Call) -> None:
+    async def _check_rights(self, settings: pb.Settings, call: Call) -> None:
         """Settings are the heartbeat of remoting, and a producer is asked about half messages of its topics.
         Raises Refused."""
         client = call.client
         if settings.WhichOneof("pub_sub") == "publishing":
             for each in settings.publishing.topics:
-                topic = topic_name(each, client)
-                if not self._guard.may_publish(topic, client.client_id, call.sender):
-                    raise Refused(pb.FORBIDDEN, f"no right to send to topic {topic}")
+                await self._guard.may_publish(topic_name(each, client), call.sender)
         elif settings.subscription.group.name:
             topics = [topic_name(each.topic, client) for each in settings.subscription.subscriptions]
             group = group_name(settings.subscription.group, client)
-            self._guard.may_consume(group, topics, client.client_id, call.sender)
+            await self._guard.may_consume(group, topics, client.client_id, call.sender)
 
     async def _group_of(self, subscription: pb.Subscription, call: Call) -> SubscriptionGroupConfig | None:
         """The group's settings, from a broker of a topic that it subscribes to."""
         group = group_name(subscription.group, call.client)
         for entry in subscription.subscriptions:
             try:
-                route = await self._cluster.route(topic_name(entry.topic, call.client))
+                route = await self._cluster.route(topic_name(entry.topic, call.client), call)
             except Refused:
                 continue
             return await self._cluster.group_config(group, route)

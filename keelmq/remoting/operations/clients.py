@@ -96,6 +96,18 @@ class UnregisterClientRequest(Wire):
     consumer_group: str | None = None
 
 
+class ServeForClientRequest(Wire):
+    """Header of 29007 (ours): a proxy sends the request in the body for its client. access_key, signature,
+    signed_text: what the client has signed, of which the request is no part; None: it is anonymous.
+    judge_only: the answer says whether the client may send it, and it is not carried out."""
+
+    client_address: str
+    access_key: str | None = None
+    signature: str | None = None
+    signed_text: str | None = None
+    judge_only: bool = False
+
+
 class ConsumerGroupRequest(Wire):
     """Header of 38, 40 and 203: one consumer group."""
 
@@ -300,6 +312,9 @@ GET_PRODUCER_CONNECTION_LIST = Operation(
     response_body=ProducerConnectionBody,
 )
 CONSUMER_SEND_MSG_BACK = Operation(RequestCode.CONSUMER_SEND_MSG_BACK, "consumerSendMsgBack", SendBackRequest)
+SERVE_FOR_CLIENT = Operation(
+    RequestCode.KEELMQ_SERVE_FOR_CLIENT, "serveForClient", ServeForClientRequest, request_body=bytes
+)
 CHECK_CLIENT_CONFIG = Operation(
     RequestCode.CHECK_CLIENT_CONFIG, "checkClientConfig", request_body=CheckClientBody
 )

@@ -342,6 +342,7 @@ _MEMBERS: Final[Mapping[int, Rule]] = {
     Code.KEELMQ_PULL_METADATA: _MEMBER,
     Code.KEELMQ_HAND_OVER: _MEMBER,
     Code.KEELMQ_SYNC_USERS: _MEMBER,
+    Code.KEELMQ_SERVE_FOR_CLIENT: _MEMBER,
     # How replicas of RocketMQ follow their master.
     Code.GET_ALL_DELAY_OFFSET: _MEMBER_READ,
     Code.GET_ALL_MESSAGE_REQUEST_MODE: _MEMBER_READ,

@@ -278,7 +278,7 @@ def test_what_only_the_broker_can_find_out(
 
 
 def test_what_only_members_may_send() -> None:
-    registration = {103, 104, 322, 904, 905, 906, 29001, 29005, 29006}
+    registration = {103, 104, 322, 904, 905, 906, 29001, 29005, 29006, 29007}
     controller = {1001, 1003, 1008, *range(1012, 1019)}
     tables = {45, 60, 61, 402}
     expected = registration | controller | tables

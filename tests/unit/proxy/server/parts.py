@@ -8,7 +8,10 @@ from typing import Any
 import grpc.aio
 
 from broker.app.broker import Broker
+from broker.clients.proxied_requests import NO_ADDRESS, ClientPeer, Sender
 from broker.config.broker_config import BrokerConfig
+from keelmq.remoting.operation import Call
+from keelmq.remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
 from proxy.core.times import duration
 from proxy.server.grpc_server import SERVICE
 from proxy.wire import messaging_pb2 as pb
@@ -113,3 +116,16 @@ async def serving(path: Path, **settings: Any) -> AsyncIterator[tuple[Broker, Gr
         assert broker.listeners.proxy is not None
         async with grpc.aio.insecure_channel(f"{HOST}:{broker.listeners.proxy.port}") as channel:
             yield broker, GrpcClient(channel)
+
+
+async def as_operator(broker: Broker, operation: Any, header: Any, body: Any = None) -> None:
+    _, handler = broker.operations.handlers[operation.code]
+    await handler(header, Call(ClientPeer(Sender(NO_ADDRESS), bool, bool), body))
+
+
+async def create(broker: Broker, topic: str = "T", queues: int = 1, message_type: str = "") -> None:
+    header = CreateTopicRequest(
+        topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6,
+        attributes=f"+message.type={message_type}" if message_type else None,
+    )  # fmt: skip
+    await as_operator(broker, UPDATE_AND_CREATE_TOPIC, header)

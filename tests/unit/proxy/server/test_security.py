@@ -1,5 +1,7 @@
 """The gRPC server of a broker with authentication and authorization: who gets in, and what they may do."""
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
@@ -10,20 +12,29 @@ import grpc
 import pytest
 
 from broker.app.broker import Broker
+from broker.clients.proxied_requests import Sender
+from keelmq.client.cluster.routes import make_route
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Ok
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.command import RemotingCommand, encode
+from keelmq.remoting.operation import Failed, Ok, Outcome
+from keelmq.remoting.operations.clients import SERVE_FOR_CLIENT, ServeForClientRequest
+from keelmq.remoting.operations.route import BrokerData, TopicRouteData
+from keelmq.remoting.operations.transactions import END_TRANSACTION, EndTransactionRequest
 from keelmq.runtime.config import ConfigError
-from keelmq.security.signer import signer_of
-from proxy.core.authorization import AUTHORIZATION, DATE_TIME
+from keelmq.security.signer import Credentials, optional_signer, signer_of
+from proxy.core.authorization import AUTHORIZATION, DATE_TIME, credential_of
+from proxy.core.transactions import half_message_of
 from proxy.server.app import make_server
 from proxy.server.config import ProxyConfig
+from proxy.server.masters import BrokerRequest, TcpMasters
 from proxy.wire import messaging_pb2 as pb
-from tests.unit.broker.metadata.test_secure_broker import ADMIN, KEYS
+from tests.unit.broker.metadata.test_secure_broker import ADMIN, KEYS, MEMBER
 from tests.unit.proxy.server import parts
-from tests.unit.proxy.server.parts import GROUP, METADATA, TOPIC, GrpcClient, handle_of, serving
+from tests.unit.proxy.server.parts import GROUP, METADATA, TOPIC, GrpcClient, create, handle_of, serving
 
 TIME = "20261129T221500Z"
-AUTH_CREATE_USER, AUTH_CREATE_ACL = 3001, 3006
+AUTH_CREATE_USER, AUTH_CREATE_ACL, AUTH_DELETE_ACL = 3001, 3006, 3008
 
 
 def signed_by(name: str, secret: str | None = None) -> tuple[tuple[str, str], ...]:
@@ -35,11 +46,11 @@ def signed_by(name: str, secret: str | None = None) -> tuple[tuple[str, str], ..
 ALICE, MALLORY = signed_by("alice"), signed_by("mallory")
 
 
-@pytest.fixture
-async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GrpcClient]:
-    """alice has rights to topic T and group g, mallory to others."""
-    async with serving(tmp_path, memberProofRequired=False, **KEYS) as (broker, client):
-        for name, topic, group in (("alice", "T", "g"), ("mallory", "M", "m")):
+@contextlib.asynccontextmanager
+async def secured(path: Path, **settings: Any) -> AsyncIterator[tuple[Broker, GrpcClient]]:
+    """alice and bob have rights to topic T and group g, mallory to others."""
+    async with serving(path, memberProofRequired=False, **(KEYS | settings)) as (broker, client):
+        for name, topic, group in (("alice", "T", "g"), ("bob", "T", "g"), ("mallory", "M", "m")):
             await as_admin(
                 broker, AUTH_CREATE_USER, {"username": name}, {"username": name, "password": f"{name}-secret"}
             )
@@ -52,13 +63,26 @@ async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             await as_admin(
                 broker, AUTH_CREATE_ACL, {"subject": subject}, {"subject": subject, "policies": policies}
             )
-        yield client
+        yield broker, client
 
 
-async def as_admin(broker: Broker, code: int, fields: dict[str, Any], body: dict[str, Any]) -> None:
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[Broker, GrpcClient]]:
+    async with secured(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def client(served: tuple[Broker, GrpcClient]) -> GrpcClient:
+    return served[1]
+
+
+async def as_admin(
+    broker: Broker, code: int, fields: dict[str, Any], body: dict[str, Any] | None = None
+) -> None:
     operation = broker.operations.handlers[code][0]
     client = RemotingClient(signer=signer_of(ADMIN, proof=True))
-    made = operation.request_body.model_validate(body)
+    made = None if body is None else operation.request_body.model_validate(body)
     outcome = await client.call(broker.address, operation, operation.request.model_validate(fields), made)
     await client.close()
     assert isinstance(outcome, Ok), outcome
@@ -69,8 +93,8 @@ def sending(topic: pb.Resource = TOPIC) -> pb.SendMessageRequest:
     return pb.SendMessageRequest(messages=[message])
 
 
-async def receive(client: GrpcClient, metadata: Any, group: pb.Resource = GROUP) -> Any:
-    call = client.receiving(parts.receive_request(group=group), metadata=metadata)
+async def receive(client: GrpcClient, metadata: Any, group: pb.Resource = GROUP, **more: Any) -> Any:
+    call = client.receiving(parts.receive_request(group=group, **more), metadata=metadata)
     return [each async for each in call]
 
 
@@ -154,6 +178,119 @@ async def test_a_user_without_rights_is_refused(client: GrpcClient) -> None:
 async def test_an_empty_heartbeat_needs_no_right(client: GrpcClient) -> None:
     found = await client.call("Heartbeat", pb.HeartbeatRequest(), metadata=MALLORY)
     assert found.status.code == pb.OK
+
+
+async def test_who_has_no_right_to_a_topic_does_not_learn_whether_it_exists(tmp_path: Path) -> None:
+    absent = pb.Resource(name="absent")
+    calls: list[tuple[str, Any, Any]] = [
+        ("QueryRoute", CALLS[0][1], pb.QueryRouteRequest(topic=absent)),
+        ("QueryAssignment", CALLS[1][1], pb.QueryAssignmentRequest(topic=absent, group=GROUP)),
+        ("SendMessage", sending(), sending(absent)),
+    ]
+    async with secured(tmp_path, auto_create_topic_enable=False) as (broker, client):
+        await create(broker, "T", message_type="FIFO")
+        for name, *requests in calls:
+            found = [await client.call(name, each, metadata=MALLORY) for each in requests]
+            assert [each.status.code for each in found] == [pb.FORBIDDEN, pb.FORBIDDEN], name
+        for topic in (TOPIC, absent):
+            queue = pb.MessageQueue(topic=topic, id=-1, broker=pb.Broker(name="broker-a"))
+            own = pb.Resource(name="m")
+            answers = await receive(client, MALLORY, own, message_queue=queue)
+            assert answers[0].status.code == pb.FORBIDDEN
+
+
+# -- requests to the master of another group ---------------------------------------------------------------
+
+
+async def half_message(client: GrpcClient) -> EndTransactionRequest:
+    message = pb.Message(
+        topic=TOPIC,
+        body=b"half",
+        system_properties=pb.SystemProperties(message_id="01a", message_type=pb.TRANSACTION),
+    )
+    found = await client.call("SendMessage", pb.SendMessageRequest(messages=[message]), metadata=ALICE)
+    half = half_message_of(found.entries[0].transaction_id)
+    return half.end("T", pb.COMMIT, pb.SOURCE_CLIENT)
+
+
+async def at_other_master(
+    broker: Broker, request: BrokerRequest, credentials: Credentials | None = MEMBER
+) -> Outcome[Any]:
+    data = BrokerData(cluster="c", broker_name="broker-a", broker_addrs={MASTER_ID: broker.address})
+    client = RemotingClient(signer=optional_signer(credentials))
+    route = make_route("T", TopicRouteData(queue_datas=[], broker_datas=[data]))
+    found = await TcpMasters(client, for_clients=True).call(route, "broker-a", request)
+    await client.close()
+    return found
+
+
+def sender_of(metadata: tuple[tuple[str, str], ...]) -> Sender:
+    return Sender("192.0.2.7:41", credential_of(dict(metadata)))
+
+
+async def test_another_master_judges_a_request_as_its_clients(served: tuple[Broker, GrpcClient]) -> None:
+    """What only it can check, too: the topic of a half message. So a stolen transaction id is no use."""
+    broker, client = served
+    header = await half_message(client)
+    for metadata in (METADATA, MALLORY, signed_by("alice", "wrong"), signed_by("inner")):
+        request = BrokerRequest(END_TRANSACTION, header, sender=sender_of(metadata))
+        found = await at_other_master(broker, request)
+        assert isinstance(found, Failed) and found.code == ResponseCode.NO_PERMISSION
+    found = await at_other_master(broker, BrokerRequest(END_TRANSACTION, header, sender=sender_of(ALICE)))
+    assert isinstance(found, Ok)
+    answers = await receive(client, ALICE)
+    assert [each.message.body for each in answers if each.HasField("message")] == [b"half"]
+
+
+@pytest.mark.parametrize("credentials", [None, Credentials("alice", "alice-secret")])
+async def test_only_members_send_requests_for_clients(
+    served: tuple[Broker, GrpcClient], credentials: Credentials | None
+) -> None:
+    broker, client = served
+    request = BrokerRequest(END_TRANSACTION, await half_message(client), sender=sender_of(ALICE))
+    found = await at_other_master(broker, request, credentials)
+    assert isinstance(found, Failed) and found.code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("address", "body"),
+    [
+        ("nowhere", encode(RemotingCommand(END_TRANSACTION.code))),
+        ("192.0.2.7:41", b""),
+        ("192.0.2.7:41", bytes(40)),
+        ("192.0.2.7:41", encode(RemotingCommand(SERVE_FOR_CLIENT.code))),
+    ],
+    ids=["address", "empty", "garbage", "nested"],
+)
+async def test_what_is_no_request_of_a_client(
+    served: tuple[Broker, GrpcClient], address: str, body: bytes
+) -> None:
+    client = RemotingClient(signer=signer_of(MEMBER))
+    header = ServeForClientRequest(client_address=address)
+    found = await client.call(served[0].address, SERVE_FOR_CLIENT, header, body)
+    await client.close()
+    assert isinstance(found, Failed) and found.code != ResponseCode.NO_PERMISSION
+
+
+async def test_who_lost_the_right_gets_no_half_message_on_an_open_stream(tmp_path: Path) -> None:
+    """Producers of a topic are asked in turn."""
+    async with secured(tmp_path, transactionTimeOut=100, transactionCheckInterval=100) as (broker, client):
+        sent = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
+        streams = [client.telemetry(metadata=signed_by(name)) for name in ("alice", "bob")]
+        for stream in streams:
+            await stream.write(pb.TelemetryCommand(settings=sent))
+            assert (await stream.read()).status.code == pb.OK
+        await as_admin(broker, AUTH_DELETE_ACL, {"subject": "User:bob"})
+        await half_message(client)
+        of_alice, of_bob = streams
+        reading = asyncio.ensure_future(of_bob.read())
+        for _ in range(3):
+            assert (await of_alice.read()).HasField("recover_orphaned_transaction_command")
+        done, _ = await asyncio.wait([reading], timeout=0)
+        assert not done
+        of_bob.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reading
 
 
 def test_mqproxy_has_no_users() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker.clients.proxied_requests import NO_ADDRESS, ProxiedRequests, Sender
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Outcome, Unknown
@@ -14,7 +15,8 @@ from proxy.core.limits import Limits
 from proxy.core.names import Client
 from proxy.server.app import OwnRoutes
 from proxy.server.cluster import Call, Cluster
-from proxy.server.masters import NO_ADDRESS, BrokerRequest, InProcessMaster, TcpMasters
+from proxy.server.guard import Guard
+from proxy.server.masters import BrokerRequest, InProcessMaster, TcpMasters
 from proxy.server.sending import Sending
 from proxy.wire import messaging_pb2 as pb
 from tests.unit.proxy.server.parts import TOPIC, serving
@@ -48,15 +50,16 @@ async def test_an_answer_that_is_lost(
 ) -> None:
     async with serving(tmp_path) as (broker, _):
         client = RemotingClient()
-        master = InProcessMaster(broker.operations, broker.address, TcpMasters(client))
+        master = InProcessMaster(ProxiedRequests(broker.operations), broker.address, TcpMasters(client))
         masters = LosesFirstAnswer(master)
-        cluster = Cluster(OwnRoutes(master, broker.config, broker.address), masters)
+        guard = Guard()
+        cluster = Cluster(OwnRoutes(master, broker.config, broker.address), masters, guard)
         try:
             system = pb.SystemProperties(message_id="01", message_type=kind)
             message = pb.Message(topic=TOPIC, body=b"one", system_properties=system)
-            call = Call(Client("tester"), NO_ADDRESS, now_ms() + 5_000)
+            call = Call(Client("tester"), Sender(NO_ADDRESS), now_ms() + 5_000)
             request = pb.SendMessageRequest(messages=[message])
-            answer = await Sending(cluster, Limits()).send_message(request, call)
+            answer = await Sending(cluster, guard, Limits()).send_message(request, call)
         finally:
             await cluster.close()
             await master.close()

@@ -4,24 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from broker.app.broker import Broker
-from keelmq.remoting.operation import Call, Empty
+from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_metadata import (
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    UPDATE_AND_CREATE_TOPIC,
-    CreateTopicRequest,
     SubscriptionGroupConfig,
 )
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError
 from proxy.core.times import duration, ms_of, timestamp
 from proxy.server.grpc_server import SERVICE
-from proxy.server.senders import NO_ADDRESS, InProcessPeer, Sender
 from proxy.wire import messaging_pb2 as pb
 from tests.support.server_parts import until
 from tests.unit.proxy.server.parts import (
@@ -30,6 +26,8 @@ from tests.unit.proxy.server.parts import (
     METADATA,
     TOPIC,
     GrpcClient,
+    as_operator,
+    create,
     handle_of,
     receive_request,
     serving,
@@ -47,19 +45,6 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[Broker, GrpcClient]]:
 @pytest.fixture
 def client(served: tuple[Broker, GrpcClient]) -> GrpcClient:
     return served[1]
-
-
-async def as_operator(broker: Broker, operation: Any, header: Any, body: Any = None) -> None:
-    _, handler = broker.operations.handlers[operation.code]
-    await handler(header, Call(InProcessPeer(Sender(NO_ADDRESS)), body))
-
-
-async def create(broker: Broker, topic: str = "T", queues: int = 1, message_type: str = "") -> None:
-    header = CreateTopicRequest(
-        topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6,
-        attributes=f"+message.type={message_type}" if message_type else None,
-    )  # fmt: skip
-    await as_operator(broker, UPDATE_AND_CREATE_TOPIC, header)
 
 
 async def fifo_group(broker: Broker) -> None:

@@ -40,6 +40,7 @@ KEPT_OUT = {
     "sendTimeMillis", "forwardsSends", "allAckInSyncStateSet", "silentMasterEpoch",
     "damagedBytes", "digest", "partNumber", "partCount", "asksForParts",
     "needsRoom", "diskFull", "takesParts", "unfitBrokerId", "refusedMasterEpoch",
+    "clientAddress", "accessKey", "signature", "signedText", "judgeOnly",
 }  # fmt: skip
 """Header fields of acts and of members that say nothing about a resource; `value` is one of `changes`."""
 
