@@ -101,6 +101,7 @@ OF_CLIENTS: Final = (
     Code.ACK_MESSAGE,
     Code.BATCH_ACK_MESSAGE,
     Code.CHANGE_MESSAGE_INVISIBLETIME,
+    Code.KEELMQ_RENEW_POPPED,
     Code.NOTIFICATION,
     Code.POLLING_INFO,
     # They belong to a client that stays connected: its membership, its locks, its progress.

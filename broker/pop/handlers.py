@@ -1,4 +1,4 @@
-"""Handlers of pop consumption (200050..200055, 200151). Requests are checked in RocketMQ's order.
+"""Handlers of pop consumption (200050..200055, 200151, 29061). Requests are checked in RocketMQ's order.
 
 A pop or an acknowledgement is answered when its record is as safe as an acknowledged message. So every later
 master knows the handles that clients have, and the acknowledgements. Source: RocketMQ 5.5
@@ -21,7 +21,14 @@ from broker.pop.core.handles import ORDER_REVIVE_QUEUE, BadHandle, Handle, bits_
 from broker.pop.core.order import QueueOfGroup
 from broker.pop.core.state import INVISIBLE_MS_MAX, Key
 from broker.pop.long_polling import PollingKey, PopLongPolling, Waiter
-from broker.pop.reading import ATTEMPT_CHARACTERS_MAX, MESSAGES_MAX, PopParameters, PopReader, PopResult
+from broker.pop.reading import (
+    ATTEMPT_CHARACTERS_MAX,
+    MESSAGES_MAX,
+    OWNER_CHARACTERS_MAX,
+    PopParameters,
+    PopReader,
+    PopResult,
+)
 from broker.pop.service import PopService
 from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
@@ -38,6 +45,7 @@ from keelmq.remoting.operations.pop import (
     PEEK_MESSAGE,
     POLLING_INFO,
     POP_MESSAGE,
+    RENEW_POPPED,
     AckMessageRequest,
     BatchAck,
     BatchAckBody,
@@ -50,6 +58,8 @@ from keelmq.remoting.operations.pop import (
     PollingInfoResponse,
     PopMessageRequest,
     PopMessageResponse,
+    RenewPoppedRequest,
+    RenewPoppedResponse,
 )
 from keelmq.runtime.clock import wall_ms
 
@@ -77,11 +87,12 @@ class PopHandlers:
         self._is_continue_scheduled = False
 
     def bind(self, table: OperationTable) -> None:
-        """Binds 200050 to 200055, and 200151."""
+        """Binds 200050 to 200055, 200151 and 29061."""
         table.bind(POP_MESSAGE, self.pop)
         table.bind(ACK_MESSAGE, self.ack)
         table.bind(BATCH_ACK_MESSAGE, self.batch_ack)
         table.bind(CHANGE_MESSAGE_INVISIBLETIME, self.change_invisible_time)
+        table.bind(RENEW_POPPED, self.renew)
         table.bind(NOTIFICATION, self.notification)
         table.bind(PEEK_MESSAGE, self.peek)
         table.bind(POLLING_INFO, self.polling_info)
@@ -110,6 +121,7 @@ class PopHandlers:
             min(header.invisible_time, INVISIBLE_MS_MAX), self._wanted(header), header.init_mode,
             header.order, (header.attempt_id or "")[:ATTEMPT_CHARACTERS_MAX],
             0 if header.order else priority_factor(topic.config.attributes, group.config.attributes),
+            _owner(header.owner or ""),
         )  # fmt: skip
         await self._must_serve()
         if self._is_full(params):
@@ -355,6 +367,17 @@ class PopHandlers:
         )
         return Reply(answer)
 
+    async def renew(self, header: RenewPoppedRequest, call: Call) -> Reply | None:
+        """Keeps what a client of gRPC has popped invisible (29061). Raises CommandError."""
+        await self._must_serve()
+        renewed = self._pop.renew(
+            header.consumer_group, header.topic, _owner(header.owner), header.invisible_time
+        )
+        if isinstance(renewed, PutRefused):
+            raise CommandError(*renewed)
+        answer = RenewPoppedResponse(visible_in=renewed.visible_in)
+        return self._acked(renewed.end, call, RequestCode.KEELMQ_RENEW_POPPED, answer)
+
     # -- peek and notification ---------------------------------------------------------------------------
 
     async def peek(self, header: PeekMessageRequest, call: Call) -> Reply:
@@ -406,6 +429,13 @@ class PopHandlers:
         """Returns how many requests of the group wait (200055)."""
         key = PollingKey(header.consumer_group, header.topic, max(header.queue_id, -1))
         return PollingInfoResponse(polling_num=self.polling.count_at(key))
+
+
+def _owner(text: str) -> str:
+    if len(text) > OWNER_CHARACTERS_MAX:
+        remark = f"the owner has {len(text)} characters; {OWNER_CHARACTERS_MAX} is the limit"
+        raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+    return text
 
 
 def _polling_key(params: PopParameters) -> PollingKey:

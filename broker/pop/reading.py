@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 BODY_BYTES_MAX: Final = 262_144
 ATTEMPT_CHARACTERS_MAX: Final = 256
 """Of an attemptId, which is a UUID: the rest does not count, since it is kept."""
+OWNER_CHARACTERS_MAX: Final = 255
 MESSAGES_MAX: Final = 32
 READS_MAX: Final = 16
 """Reads of a queue in one pop while the filter matches nothing. The next pop continues there; for a waiting
@@ -79,7 +80,8 @@ def by_chance(percent: int) -> bool:
 
 class PopParameters(msgspec.Struct):
     """The parameters of a pop. queue_id -1: any queue; queues: their number; messages: how many at most.
-    priority_factor: how many of 100 such pops read the queues in the order of priority."""
+    priority_factor: how many of 100 such pops read the queues in the order of priority. owner: see
+    Checkpoint."""
 
     group: str
     topic: str
@@ -92,6 +94,7 @@ class PopParameters(msgspec.Struct):
     is_ordered: bool = False
     attempt_id: str = ""
     priority_factor: int = 0
+    owner: str = ""
 
     def queue_ids(self, order: QueueOrder) -> Sequence[int]:
         """Returns the queues to read."""
@@ -323,16 +326,19 @@ class PopReader:
         start, flag = offsets[0], retry_flag(place.topic, params.group)
         if params.is_ordered:
             block = Block(
-                popped.pop_ms, params.invisible_ms, offsets, result.next_begin_offset, params.attempt_id
-            )
+                popped.pop_ms, params.invisible_ms, offsets, result.next_begin_offset, params.attempt_id,
+                params.owner,
+            )  # fmt: skip
             self._pop.order.popped(place, block)
             self._pop.offsets.commit(place, start)
             popped.order_counts += order_count_infos(flag, place.queue_id, block.counts, len(offsets))
         else:
             key = Key(*place, start, popped.pop_ms)
-            end = self._pop.hand_out(
-                Checkpoint(key, params.invisible_ms, offsets, result.next_begin_offset, popped.revive_queue)
-            )
+            checkpoint = Checkpoint(
+                key, params.invisible_ms, offsets, result.next_begin_offset, popped.revive_queue,
+                owner=params.owner,
+            )  # fmt: skip
+            end = self._pop.hand_out(checkpoint)
             if isinstance(end, PutRefused):
                 popped.refused = end
                 return

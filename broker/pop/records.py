@@ -1,10 +1,10 @@
 """The records of a revive queue (checkpoint, acknowledgement), and retries and dead letters as stored.
 
 Tags and bodies are RocketMQ's. RocketMQ delays these records until they are due; KeelMQ writes them at once
-and keeps the due times in memory. KeelMQ adds the field `no` of a checkpoint, the group's next offset (-1: an
-earlier record has it), and the tag `reset`, which RocketMQ skips: the next offsets in the checkpoints before
-it, in the same revive queue, are void. Source: RocketMQ 5.5 PopCheckPoint, AckMsg, BatchAckMsg,
-PopReviveService.
+and keeps the due times in memory. KeelMQ adds two fields of a checkpoint: `no`, the group's next offset (-1:
+an earlier record has it), and `ow`, the client for which the checkpoint is renewed. It adds the tag `reset`,
+which RocketMQ skips: the next offsets in the checkpoints before it, in the same revive queue, are void.
+Source: RocketMQ 5.5 PopCheckPoint, AckMsg, BatchAckMsg, PopReviveService.
 """
 
 from collections.abc import Sequence
@@ -49,9 +49,9 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class CheckpointBody(msgspec.Struct, rename={
     "start_offset": "so", "pop_ms": "pt", "invisible_ms": "it", "acked": "bm", "count": "n", "queue_id": "q",
     "topic": "t", "group": "c", "differences": "d", "broker_name": "bn", "next_offset": "no",
-    "is_suspended": "sp",
+    "is_suspended": "sp", "owner": "ow",
 }):  # fmt: skip
-    """is_suspended: written only if it is set, since brokers before RocketMQ 5.5 have no such field."""
+    """is_suspended, owner: written only if set, since brokers before RocketMQ 5.5 have no such fields."""
 
     start_offset: Number
     pop_ms: Number
@@ -65,6 +65,7 @@ class CheckpointBody(msgspec.Struct, rename={
     broker_name: str = ""
     next_offset: Annotated[int, msgspec.Meta(ge=NO_NEXT_OFFSET, le=1 << 62)] = 0
     is_suspended: bool | msgspec.UnsetType = msgspec.UNSET
+    owner: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AckBody(msgspec.Struct, omit_defaults=True, rename={
@@ -102,6 +103,7 @@ def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
         key.start_offset, key.pop_ms, checkpoint.invisible_ms, key.topic, key.group, key.queue_id, count,
         ~checkpoint.open & ((1 << count) - 1), [offset - key.start_offset for offset in checkpoint.offsets],
         broker_name, checkpoint.next_offset, checkpoint.is_suspended or msgspec.UNSET,
+        checkpoint.owner or msgspec.UNSET,
     )  # fmt: skip
     return msgspec.json.encode(body)
 
@@ -121,7 +123,7 @@ def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
     invisible_ms = min(body.invisible_ms, INVISIBLE_MS_MAX)
     return Checkpoint(
         key, invisible_ms, offsets, body.next_offset or offsets[-1] + 1, revive_queue,
-        open=is_open, is_suspended=body.is_suspended is True,
+        open=is_open, is_suspended=body.is_suspended is True, owner=body.owner or "",
     )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ next master does not revive it again. Source: RocketMQ 5.3.3 PopReviveService, P
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from broker.admission.send_gate import PutRefused
 from broker.message.record import Record, property_value
@@ -23,7 +25,7 @@ from broker.metadata.core.topic_names import (
 from broker.metadata.service import Metadata
 from broker.metadata.topics import Topic
 from broker.pop.core.order import OrderState, QueueOfGroup
-from broker.pop.core.state import NO_NEXT_OFFSET, Checkpoint, Key, PopState
+from broker.pop.core.state import NO_NEXT_OFFSET, Checkpoint, Key, PopState, renewed_due_ms
 from broker.pop.group_offsets import GroupOffsets
 from broker.pop.records import (
     ACK,
@@ -66,6 +68,13 @@ REPLAY_MAX: Final = 5_000
 """Limit of the useless records of one revive queue that a new master reads, since an open checkpoint precedes
 them. It reads a record in 10 to 20 us, and answers no pop or acknowledgement until then: reading those of all
 queues takes less than a second, below READY_MS."""
+
+
+class Renewed(NamedTuple):
+    """end: the log must be safe up to here before the answer. visible_in: see RenewPoppedResponse."""
+
+    end: int
+    visible_in: int | None
 
 
 class PopService(TermService):
@@ -290,6 +299,36 @@ class PopService(TermService):
             return end
         acked = self.ack(key, revive_queue, [offset])
         return (new_key.pop_ms, end) if isinstance(acked, PutRefused) else (new_key.pop_ms, acked)
+
+    def renew(self, group: str, topic: str, owner: str, invisible_ms: int) -> Renewed | PutRefused:
+        """Keeps what a client has popped from a topic and its retry topics invisible for invisible_ms from
+        now, under the same keys. Of more than BATCH_MAX checkpoints, the next call renews the others."""
+        now, end, left, dues = self._clock(), 0, BATCH_MAX, list[int]()
+        for checkpoint in self.state.owned(group, owner):
+            key, due_ms = checkpoint.key, checkpoint.due_ms
+            if origin_of(group, key.topic) != topic:
+                continue
+            renewed_ms = renewed_due_ms(due_ms, key.pop_ms, now_ms=now, invisible_ms=invisible_ms)
+            if renewed_ms > due_ms and left:
+                # An earlier record has the next offset, and the group may have been reset since.
+                put = self._put(
+                    replace(checkpoint, invisible_ms=renewed_ms - key.pop_ms, next_offset=NO_NEXT_OFFSET)
+                )
+                if isinstance(put, PutRefused):
+                    return put
+                end, due_ms, left = put, renewed_ms, left - 1
+            dues.append(due_ms)
+        known = self._metadata.topics.get(topic)
+        for queue_id in range(0 if known is None else known.queue_count):
+            place = QueueOfGroup(group, topic, queue_id)
+            block = self.order.blocks.get(place)
+            if block is None or block.owner != owner:
+                continue
+            due_ms = renewed_due_ms(block.due_ms, block.pop_ms, now_ms=now, invisible_ms=invisible_ms)
+            if due_ms > block.due_ms:
+                self.order.renew(place, due_ms)
+            dues.append(due_ms)
+        return Renewed(end, max(min(dues) - now, 0) if dues else None)
 
     def _message(self, revive_queue: int, tag: bytes, body: bytes) -> MessageToStore:
         now = self._writer.tick.wall_ms or self._clock()

@@ -24,13 +24,15 @@ class QueueOfGroup(NamedTuple):
 class Block(msgspec.Struct):
     """visible_ms: when messages with a changed invisible time are visible again. counts: earlier deliveries
     of each message that had any, without those that the consumer suspended (the offsets in `suspended`).
-    next_offset: behind all of them and the messages that the filter skipped."""
+    next_offset: behind all of them and the messages that the filter skipped. owner: the client for which the
+    block is renewed; empty: it is not."""
 
     pop_ms: int
     invisible_ms: int
     offsets: tuple[int, ...]
     next_offset: int
     attempt_id: str = ""
+    owner: str = ""
     acked: set[int] = msgspec.field(default_factory=set)
     visible_ms: dict[int, int] = msgspec.field(default_factory=dict)
     suspended: set[int] = msgspec.field(default_factory=set)
@@ -47,10 +49,14 @@ class Block(msgspec.Struct):
         """The group's offset in the queue: everything before it is acknowledged."""
         return next((offset for offset in self.offsets if offset not in self.acked), self.next_offset)
 
+    @property
+    def due_ms(self) -> int:
+        """When its messages are visible again, except those with a changed invisible time."""
+        return self.pop_ms + self.invisible_ms
+
     def free_at_ms(self) -> int:
         """Returns when all unacknowledged messages are visible again; 0: there are none."""
-        due_ms = self.pop_ms + self.invisible_ms
-        return max((self.visible_ms.get(offset, due_ms) for offset in self.unacked), default=0)
+        return max((self.visible_ms.get(offset, self.due_ms) for offset in self.unacked), default=0)
 
 
 class OrderState:
@@ -116,6 +122,12 @@ class OrderState:
         (block.suspended.add if is_suspended else block.suspended.discard)(offset)
         self._watch(queue, block)
         return block
+
+    def renew(self, queue: QueueOfGroup, due_ms: int) -> None:
+        """Sets when the messages of the queue's block are visible again."""
+        block = self.blocks[queue]
+        block.invisible_ms = due_ms - block.pop_ms
+        self._watch(queue, block)
 
     def forget(self, queue: QueueOfGroup) -> None:
         """Drops the block of a queue, so that the next pop is not blocked."""

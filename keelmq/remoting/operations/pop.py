@@ -20,7 +20,8 @@ MessageRequestMode = Annotated[
 
 class PopMessageRequest(Wire):
     """Header of 200050. queue_id below 0: any. Times in ms; born_time: when the client sent it, 0: just now.
-    init_mode of a new group: 0 begins at the first message, 1 at the last one."""
+    init_mode of a new group: 0 begins at the first message, 1 at the last one. owner (ours): the client of
+    gRPC for which a proxy renews the messages (29061)."""
 
     consumer_group: str
     topic: str
@@ -34,6 +35,7 @@ class PopMessageRequest(Wire):
     exp: str | None = None
     order: bool = False
     attempt_id: str | None = None
+    owner: str | None = None
 
 
 class PopMessageResponse(Wire):
@@ -101,6 +103,23 @@ class ChangeInvisibleTimeResponse(Wire):
     pop_time: int
     invisible_time: int
     revive_qid: int
+
+
+class RenewPoppedRequest(Wire):
+    """Header of 29061 (ours): keeps what `owner` has popped from the topic and its retry topics invisible for
+    invisible_time (ms) from now. The receipt handles stay valid."""
+
+    consumer_group: str
+    topic: str
+    owner: str
+    invisible_time: int = Field(ge=0)
+
+
+class RenewPoppedResponse(Wire):
+    """Response header of 29061. visible_in: ms until the first of these messages is visible; None: none is
+    left."""
+
+    visible_in: int | None = None
 
 
 class NotificationRequest(Wire):
@@ -204,6 +223,9 @@ CHANGE_MESSAGE_INVISIBLETIME = Operation(
     "changeMessageInvisibleTime",
     ChangeInvisibleTimeRequest,
     ChangeInvisibleTimeResponse,
+)
+RENEW_POPPED = Operation(
+    RequestCode.KEELMQ_RENEW_POPPED, "renewPopped", RenewPoppedRequest, RenewPoppedResponse
 )
 NOTIFICATION = Operation(RequestCode.NOTIFICATION, "notification", NotificationRequest, NotificationResponse)
 PEEK_MESSAGE = Operation(

@@ -57,6 +57,7 @@ DATA_PATH: Final = frozenset(
         Code.ACK_MESSAGE,
         Code.BATCH_ACK_MESSAGE,
         Code.CHANGE_MESSAGE_INVISIBLETIME,
+        Code.KEELMQ_RENEW_POPPED,
         Code.HEART_BEAT,
         Code.UNREGISTER_CLIENT,
         Code.LOCK_BATCH_MQ,

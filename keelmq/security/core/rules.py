@@ -129,6 +129,7 @@ _MESSAGES: Final[Mapping[int, Rule]] = {
     Code.ACK_MESSAGE: _POP,
     Code.BATCH_ACK_MESSAGE: _operate(body=batch_ack),
     Code.CHANGE_MESSAGE_INVISIBLETIME: _POP,
+    Code.KEELMQ_RENEW_POPPED: _POP,
     Code.NOTIFICATION: _POP,
     Code.PEEK_MESSAGE: _POP,
     Code.POLLING_INFO: _read(topic("topic", to=SUB_GET), group("consumerGroup", to=SUB_GET)),
