@@ -8,27 +8,26 @@ half message) is checked there."""
 import asyncio
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from broker.admission.fast_path import Int32
 from keelmq.remoting.address_text import split_address
 from keelmq.remoting.addresses import host_and_port_bytes
 from keelmq.remoting.codes import RequestCode, ResponseCode
-from keelmq.remoting.command import RemotingCommand, decode, parse_header, response_frame
+from keelmq.remoting.command import RemotingCommand, decode
 from keelmq.remoting.dispatch import Dispatcher, record
 from keelmq.remoting.frame import LENGTH_BYTES
 from keelmq.remoting.operation import (
     ANYBODY,
+    Call,
     CommandError,
-    FastPath,
     OperationTable,
-    Peer,
     RemoteProtocolError,
+    Reply,
 )
-from keelmq.remoting.operations.clients import ServeForClientRequest
+from keelmq.remoting.operations.clients import SERVE_FOR_CLIENT, ServeForClientRequest
 from keelmq.security.core.signature import Credential
 
 NO_ADDRESS: Final = "127.0.0.1:1"
@@ -91,14 +90,6 @@ class ClientPeer:
         """Called once the access check has let the request pass."""
 
 
-class ProxiedCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    """The header of 29007."""
-
-    opaque: Int32
-    ext: dict[str, str] = {}
-    flag: Int32 = 0
-
-
 class ProxiedRequests:
     """Serves a table to clients of gRPC."""
 
@@ -110,8 +101,7 @@ class ProxiedRequests:
 
     def bind(self) -> None:
         """Binds 29007, whose answer is that of the request in its body."""
-        fast_path = FastPath(ProxiedCommand, _lenient, self.serve_for_client)
-        self._table.bind_fast_path(RequestCode.KEELMQ_SERVE_FOR_CLIENT, fast_path)
+        self._table.bind(SERVE_FOR_CLIENT, self.serve_for_client)
 
     @property
     def checks_access(self) -> bool:
@@ -150,29 +140,28 @@ class ProxiedRequests:
         peer = ClientPeer(sender, answered, answer.done)
         return self._dispatcher.request(command, peer) or await answer
 
-    def serve_for_client(self, command: ProxiedCommand, body: bytes, proxy: Peer) -> bytes | None:
-        """Serves a request that a proxy sends for its client (29007). Raises CommandError, BadRequest."""
-        header = parse_header(ServeForClientRequest, command.ext)
+    async def serve_for_client(self, header: ServeForClientRequest, call: Call) -> Reply | None:
+        """Serves a request that a proxy sends for its client (29007). Raises CommandError."""
         sender = _sender_of(header)
         try:
-            request = decode(body[LENGTH_BYTES:])
+            request = decode(call.body[LENGTH_BYTES:])
         except RemoteProtocolError as error:
             raise CommandError(ResponseCode.INVALID_PARAMETER, f"the body is no request: {error}") from None
         if request.code == RequestCode.KEELMQ_SERVE_FOR_CLIENT or request.is_response:
             raise CommandError(ResponseCode.INVALID_PARAMETER, "the body is no request of a client")
-        request.opaque = command.opaque
+        request.opaque = call.opaque
         if header.judge_only:
             self.judge(request, sender)
-            return response_frame(command.opaque, ResponseCode.SUCCESS)
-        return self._dispatcher.request(request, ClientPeer(sender, proxy.send, proxy.is_closing))
+            return Reply()
+        peer = call.peer
+        frame = self._dispatcher.request(request, ClientPeer(sender, peer.send, peer.is_closing))
+        if frame is not None:
+            peer.send(frame)
+        return None
 
     async def close(self) -> None:
         """Ends the requests that are being served."""
         await self._dispatcher.close()
-
-
-def _lenient(code: int, opaque: int, flag: int, ext_fields: Mapping[str, str]) -> ProxiedCommand:
-    return ProxiedCommand(opaque, dict(ext_fields), flag)
 
 
 def _sender_of(header: ServeForClientRequest) -> Sender:

@@ -309,6 +309,9 @@ FastPathHandler = Callable[[Any, bytes, Peer], bytes | None]
 response frame, or None if it responds later through connection.send()."""
 
 
+FAST_PATH_CODE_MAX: Final = 999
+
+
 class Batched(NamedTuple):
     """How requests of one read are served together. serve: (these requests, connection) -> how many it has
     served, from the first one on, and their responses in one piece. FastPathHandler gets the others. `turn`:
@@ -350,7 +353,10 @@ class OperationTable:
         self.handlers[operation.code] = (operation, handler)
 
     def bind_fast_path(self, code: int, fast_path: FastPath) -> None:
-        """Binds a data-path handler. LocalProtocolError: the code is bound already."""
+        """Binds a data-path handler. LocalProtocolError: the code is bound already, or has more than 3
+        digits: the first bytes of a header, which select the handler, would be those of other codes, too."""
+        if code > FAST_PATH_CODE_MAX:
+            raise LocalProtocolError(f"code {code} is above {FAST_PATH_CODE_MAX}: no fast path")
         if code in self.handlers or code in self.fast_path:
             raise LocalProtocolError(f"code {code} is bound twice")
         self.fast_path[code] = fast_path

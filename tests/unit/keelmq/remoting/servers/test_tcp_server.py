@@ -278,6 +278,14 @@ async def test_taken_port_is_one_clear_error() -> None:
         assert address_of(first) == f"{host}:{port}"
 
 
+def test_only_short_codes_have_a_fast_path() -> None:
+    """The first bytes of a header select the handler: 29007 would get the requests of 29001 as well."""
+    table = OperationTable()
+    with pytest.raises(LocalProtocolError, match="code 29007 is above 999: no fast path"):
+        table.bind_fast_path(29_007, FastPath(dict, lenient_fast_path, fast_path_handler))
+    table.bind_fast_path(999, FastPath(dict, lenient_fast_path, fast_path_handler))
+
+
 def test_hot_commands_must_show_their_flag() -> None:
     bad = OperationTable()
     bad.bind_fast_path(1, FastPath(dict, lenient_fast_path, fast_path_handler))
