@@ -37,6 +37,13 @@ class GrpcSettings(Config):
     grpc_client_consumer_max_long_polling_timeout_millis: int = Field(
         20_000, ge=1, le=120_000, description="the same, at most"
     )
+    default_invisible_time_mills: int = Field(
+        60_000,
+        ge=10_000,
+        le=10_800_000,
+        description="ms for which messages of a push consumer stay invisible after its last sign of life (it "
+        "sends one every 5 s); 3 h in all at most",
+    )
     user_property_max_num: int = Field(128, ge=0, description="properties of a message of gRPC")
     max_user_property_size: int = Field(
         16_384, ge=0, le=32_767, description="bytes of a message's properties, tag and keys together"

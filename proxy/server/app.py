@@ -27,6 +27,7 @@ from proxy.server.grpc_server import GrpcServer, ServerSettings
 from proxy.server.guard import Guard, judge_of
 from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
 from proxy.server.producers import Producers
+from proxy.server.renewing import Renewing
 from proxy.server.service import MessagingService
 
 logger = logging.getLogger(__name__)
@@ -72,8 +73,14 @@ class ProxyServer(AsyncLife):
         )
         self._tasks = TaskSet()
         self._producers = Producers(pushed, self._client, self._cluster, guard)
+        self._renewing = Renewing(self._cluster, settings.default_invisible_time_mills)
         service = MessagingService(
-            self._cluster, guard, self._producers, limits, lambda: join_address(host, self.port)
+            self._cluster,
+            guard,
+            self._producers,
+            self._renewing,
+            limits,
+            lambda: join_address(host, self.port),
         )
         self._server = GrpcServer(
             service,
@@ -102,6 +109,7 @@ class ProxyServer(AsyncLife):
     async def _start(self) -> None:
         await self._server.start()
         self._tasks.start("heartbeats for transactions", self._producers.run)
+        self._tasks.start("renewals", self._renewing.run)
 
     async def _stop(self) -> None:
         await self.close()
@@ -110,7 +118,7 @@ class ProxyServer(AsyncLife):
         """Ends all calls, and closes the port and the connections. StopError: a step failed."""
         steps = StopSteps("mqproxy")
         steps.add("grpcServerPort", self._server.close)
-        steps.add("heartbeats", self._tasks.stop)
+        steps.add("heartbeats and renewals", self._tasks.stop)
         steps.add("routes", self._cluster.close)
         if self._in_process is not None:
             steps.add("requests", self._in_process.close)

@@ -28,17 +28,17 @@ from proxy.core.handles import Receipt, receipt_of, receipts_of
 from proxy.core.limits import BATCH_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Limits
 from proxy.core.messages import message_of
 from proxy.core.names import group_name, topic_name
+from proxy.core.renewals import Place
 from proxy.core.routes import ANY_QUEUE
 from proxy.core.settings import nack_ms
 from proxy.core.statuses import OK, Refused, status_of, status_of_handle, total_of
 from proxy.core.times import ms_of, timestamp
 from proxy.server.cluster import CALL_MS, Call, Cluster
+from proxy.server.renewing import Renewing
 from proxy.wire import messaging_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-AUTO_RENEW_MS: Final = 60_000
-"""Invisibility of messages for push consumers."""
 BACK_MS: Final = 1_000
 """A message that its client did not get is visible again after this time."""
 POP_ANSWER_MS: Final = 3_000
@@ -54,8 +54,8 @@ CLOSE_S: Final = 0.5
 
 
 class Receiving:
-    def __init__(self, cluster: Cluster, limits: Limits) -> None:
-        self._cluster, self._limits = cluster, limits
+    def __init__(self, cluster: Cluster, renewing: Renewing, limits: Limits) -> None:
+        self._cluster, self._renewing, self._limits = cluster, renewing, limits
         self._returning: set[asyncio.Task[None]] = set()
         self._failures = RateLimitedLogger(logger, level=logging.WARNING)
 
@@ -82,6 +82,8 @@ class Receiving:
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
             return
         popped = _popped(outcome, pop, broker_name)
+        if popped and pop.owner:
+            self._renewing.delivered(call, Place(pop.consumer_group, pop.topic, broker_name))
         others = [receipt for receipt, _, message in popped if not subscription.wants(message.tags)]
         if others:  # their tags have the hash of one that is wanted
             self._in_background(self._ack_others(others, call))
@@ -119,7 +121,7 @@ class Receiving:
             # A simple consumer walks over the queues: it would wait at empty ones while others have messages.
             queue_id=queue.id if request.auto_renew else ANY_QUEUE,
             max_msg_nums=min(max(request.batch_size, 1), BATCH_MAX),
-            invisible_time=_invisible_ms(request),
+            invisible_time=self._renewing.invisible_ms if request.auto_renew else _invisible_ms(request),
             poll_time=self._limits.poll_ms(asked_ms, call.left_ms - POP_ROOM_MS),
             born_time=wall_ms(),
             init_mode=FROM_END,
@@ -127,7 +129,10 @@ class Receiving:
             exp=subscription.expression,
             order=is_fifo,
             attempt_id=request.attempt_id or None,
+            owner=call.client.client_id if request.auto_renew else None,
         )
+        if request.auto_renew:
+            self._renewing.heard(call)
         return pop, queue.broker.name
 
     async def _pop(self, pop: PopMessageRequest, broker_name: str, call: Call) -> Outcome[Any]:
@@ -290,8 +295,6 @@ def _subscription_of(request: pb.ReceiveMessageRequest, call: Call) -> Subscript
 
 
 def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:
-    if request.auto_renew:
-        return AUTO_RENEW_MS
     asked_ms = ms_of(request.invisible_duration)
     if not INVISIBLE_MS_MIN <= asked_ms <= INVISIBLE_MS_MAX:
         remark = f"invisible_duration {asked_ms} ms is not in {INVISIBLE_MS_MIN}..{INVISIBLE_MS_MAX}"

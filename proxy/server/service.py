@@ -14,6 +14,7 @@ from keelmq.remoting.operations.transactions import END_TRANSACTION
 from keelmq.runtime.tasks import cancel_all
 from proxy.core.limits import Limits
 from proxy.core.names import group_name, topic_name
+from proxy.core.renewals import Place
 from proxy.core.routes import assignments_of, endpoints_for, queues_of, types_of
 from proxy.core.settings import check_settings, completed
 from proxy.core.statuses import NO_LITE, OK, Refused, status_of
@@ -22,6 +23,7 @@ from proxy.server.cluster import Call, Cluster
 from proxy.server.guard import Guard
 from proxy.server.producers import Producers, Stream
 from proxy.server.receiving import Receiving
+from proxy.server.renewing import Renewing
 from proxy.server.sending import Sending
 from proxy.wire import messaging_pb2 as pb
 
@@ -48,13 +50,14 @@ class MessagingService:
         cluster: Cluster,
         guard: Guard,
         producers: Producers,
+        renewing: Renewing,
         limits: Limits,
         own_address: Callable[[], str],
     ) -> None:
         """own_address: host:port of this proxy, for a client that does not say which endpoints it uses."""
         self._cluster, self._guard, self._producers = cluster, guard, producers
-        self._limits, self._own_address = limits, own_address
-        self._receiving = Receiving(cluster, limits)
+        self._renewing, self._limits, self._own_address = renewing, limits, own_address
+        self._receiving = Receiving(cluster, renewing, limits)
         sending = Sending(cluster, guard, limits)
         self.unary: Mapping[str, Unary] = {
             "QueryRoute": self.query_route,
@@ -97,6 +100,8 @@ class MessagingService:
             remark = f"topic {topic} has no queue that permits reading (perm without {PERM_READ})"
             raise Refused(pb.FORBIDDEN, remark)
         config = await self._cluster.group_config(group, route)
+        for broker_name in route.addresses:
+            self._renewing.receives(call, Place(group, topic, broker_name))
         is_fifo = config is not None and config.consume_message_orderly
         assignments = assignments_of(route.read_queues, request.topic, endpoints, is_fifo=is_fifo)
         return pb.QueryAssignmentResponse(status=OK, assignments=assignments)
@@ -107,12 +112,14 @@ class MessagingService:
         if request.group.name:
             group = group_name(request.group, call.client)
             await self._guard.may_consume(group, [], call.client.client_id, call.sender)
+        self._renewing.heard(call)
         return pb.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
         self, request: pb.NotifyClientTerminationRequest, call: Call
     ) -> pb.NotifyClientTerminationResponse:
-        """Answers OK: nothing is kept of a client."""
+        """Ends the renewals of the client's messages."""
+        self._renewing.ended(call)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def end_transaction(

@@ -274,6 +274,19 @@ async def waits_at(broker: Broker) -> None:
     await until(lambda: len(broker.services.pop.handlers.polling) > 0, "a pop that waits")
 
 
+async def test_messages_of_a_push_consumer_have_an_owner(served: tuple[Broker, GrpcClient]) -> None:
+    """Those of a simple consumer have none: it says how long they are invisible."""
+    broker, client = served
+    await client.send("1")
+    await client.send("2")
+    _, (pushed,) = await client.receive(batch_size=1, auto_renew=True)
+    _, (_,) = await client.receive(batch_size=1)
+    state = broker.services.pop.pop.state
+    (owned,) = state.owned("g", "tester")
+    assert owned.offsets == (pushed.system_properties.queue_offset,)
+    assert len(state) == 2
+
+
 async def test_a_cancelled_receive_gives_its_messages_back(served: tuple[Broker, GrpcClient]) -> None:
     """Without that, they were invisible for ten minutes."""
     broker, client = served

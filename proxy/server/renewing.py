@@ -1,0 +1,103 @@
+"""Renewing: the messages of push consumers that live stay invisible (29061). See proxy/core/renewals.py."""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Final
+
+from broker.clients.proxied_requests import Sender
+from keelmq.remoting.operation import Failed, Ok
+from keelmq.remoting.operations.pop import RENEW_POPPED, RenewPoppedRequest
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.runtime.tasks import cancel_all
+from proxy.core.names import Client
+from proxy.core.renewals import Place, Renewal, Renewals
+from proxy.core.statuses import Refused
+from proxy.server.cluster import CALL_MS, Call, Cluster
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.5
+IN_FLIGHT_MAX: Final = 8
+"""Requests at once to a group of brokers. Those to a group that does not answer delay no others."""
+
+
+class Renewing:
+    def __init__(self, cluster: Cluster, invisible_ms: int) -> None:
+        """invisible_ms: of pops for push consumers."""
+        self.invisible_ms = invisible_ms
+        self._cluster, self._renewals = cluster, Renewals[Sender](invisible_ms)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight: Counter[str] = Counter()  # by the name of the group of brokers
+        self._failures = RateLimitedLogger(logger, level=logging.WARNING)
+
+    def heard(self, call: Call) -> None:
+        """A push consumer has sent something."""
+        self._renewals.heard(call.client.client_id, now_ms())
+
+    def receives(self, call: Call, place: Place) -> None:
+        """A push consumer receives from a place. The broker must be one of the topic's."""
+        if not self._renewals.receives(call.client.client_id, place, call.sender, now_ms()):
+            self._has_no_room(call, place)
+
+    def delivered(self, call: Call, place: Place) -> None:
+        """A push consumer gets messages."""
+        if not self._renewals.delivered(call.client.client_id, place, call.sender, now_ms()):
+            self._has_no_room(call, place)
+
+    def _has_no_room(self, call: Call, place: Place) -> None:
+        text = "messages of %s for %s are not renewed: too many clients or topics"
+        self._failures.tell(now_ms(), text, place.topic, call.client.client_id)
+
+    def ended(self, call: Call) -> None:
+        """A client says that it ends."""
+        self._renewals.ended(call.client.client_id)
+
+    async def run(self) -> None:
+        """Makes the requests, until it is cancelled."""
+        try:
+            while True:
+                self._start_due()
+                await asyncio.sleep(TICK_S)
+        finally:
+            await cancel_all(self._tasks)
+
+    def _start_due(self) -> None:
+        while (renewal := self._renewals.next_due(now_ms())) is not None:
+            broker_name = renewal.place.broker_name
+            if self._in_flight[broker_name] >= IN_FLIGHT_MAX:
+                self._renewals.failed(renewal, now_ms())
+                continue
+            self._in_flight[broker_name] += 1
+            task = asyncio.ensure_future(self._renew(renewal))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _renew(self, renewal: Renewal[Sender]) -> None:
+        try:
+            await self._send(renewal)
+        finally:
+            self._in_flight[renewal.place.broker_name] -= 1
+
+    async def _send(self, renewal: Renewal[Sender]) -> None:
+        place = renewal.place
+        header = RenewPoppedRequest(
+            consumer_group=place.group,
+            topic=place.topic,
+            owner=renewal.client_id,
+            invisible_time=renewal.invisible_ms,
+        )
+        call = Call(Client(renewal.client_id), renewal.sender, now_ms() + CALL_MS)
+        try:
+            outcome = await self._cluster.call(
+                place.topic, place.broker_name, RENEW_POPPED, header, call=call
+            )
+        except Refused as refused:
+            outcome = Failed(0, str(refused))
+        if isinstance(outcome, Ok):
+            self._renewals.answered(renewal, outcome.header.visible_in, now_ms())
+        else:
+            self._renewals.failed(renewal, now_ms())
+            text = "messages of %s that %s has received cannot be renewed: %s"
+            self._failures.tell(now_ms(), text, place.topic, renewal.client_id, outcome.remark)
