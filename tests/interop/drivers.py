@@ -131,6 +131,11 @@ class Client:
         assert "sent" in event, event
         return event
 
+    def kill(self) -> None:
+        """Sends SIGKILL: the client says nothing more to anyone."""
+        assert self._process is not None
+        self._process.kill()
+
     async def until(self, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
         """AssertionError with what is known when it does not come true, or the process has ended."""
         assert self._process is not None and self._reader is not None

@@ -23,6 +23,7 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
 
 options = json.loads(sys.argv[1])
 configuration = ClientConfiguration(
@@ -47,6 +48,7 @@ def got(message: Any) -> dict[str, Any]:
         "tag": message.tag or "",
         "keys": " ".join(message.keys or ()),
         "messageGroup": message.message_group or "",
+        "priority": message.priority,
         "id": message.message_id,
         "properties": dict(message.properties or {}),
         "times": message.delivery_attempt - 1,
@@ -66,6 +68,8 @@ def message_of(order: dict[str, Any]) -> Any:
         message.message_group = order["messageGroup"]
     if order.get("delayMs"):
         message.delivery_timestamp = int(time.time() + order["delayMs"] / 1_000)
+    if "priority" in order:
+        message.priority = order["priority"]
     for name, value in order.get("properties", {}).items():
         message.add_property(name, value)
     return message
@@ -84,6 +88,9 @@ def produce() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         try:
+            if handle := order.get("recall"):
+                say(recalled=producer.recall_message(order["topic"], handle))
+                continue
             if how := order.get("transaction"):
                 transaction = producer.begin_transaction()
                 receipt = producer.send(message_of(order), transaction)
@@ -93,9 +100,14 @@ def produce() -> None:
                     transaction.rollback()
             else:
                 receipt = producer.send(message_of(order))
-            say(sent=order["body"], id=receipt.message_id, offset=receipt.offset)
+            say(
+                sent=order["body"],
+                id=receipt.message_id,
+                offset=receipt.offset,
+                recallHandle=receipt.recall_handle,
+            )
         except Exception as error:  # noqa: BLE001 - told to the test
-            say(failed=order["body"], why=f"{type(error).__name__}: {error}")
+            say(failed=order.get("body"), why=f"{type(error).__name__}: {error}")
     producer.shutdown()
 
 
@@ -104,11 +116,15 @@ class Listener(MessageListener):  # type: ignore[misc]
         say(**got(message))
         if message.body.startswith(b"poison"):
             return ConsumeResult.FAILURE
+        if message.body.startswith(b"slow"):
+            time.sleep(options["slowS"])
+            say(consumed=message.body.decode())
         return ConsumeResult.SUCCESS
 
 
 def subscription() -> dict[str, Any]:
-    return {options["topic"]: FilterExpression(options.get("expression", "*"))}
+    kind = FilterType.SQL if options.get("isSql") else FilterType.TAG
+    return {options["topic"]: FilterExpression(options.get("expression", "*"), kind)}
 
 
 def push() -> None:
@@ -139,6 +155,8 @@ def receive(consumer: Any, ended: threading.Event) -> None:
         try:
             for message in consumer.receive(options.get("batch", 16), options.get("invisibleS", INVISIBLE_S)):
                 say(**got(message))
+                for _ in range(options.get("renewals", 0)):
+                    consumer.change_invisible_duration(message, INVISIBLE_S)
                 if not message.body.startswith(b"poison"):
                     consumer.ack(message)
                     say(acked=message.message_id)

@@ -58,11 +58,12 @@ class Stage:
     async def master(self) -> str:
         return (await self.running.master()).address
 
-    async def create(self, topic: str, queues: int = 4) -> None:
+    async def create(self, topic: str, queues: int = 4, *, message_type: str = "") -> None:
         """Before consumers start: one that finds no route looks again after half a minute."""
         header = CreateTopicRequest(
-            topic=topic, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, perm=6
-        )
+            topic=topic, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, perm=6,
+            attributes=f"+message.type={message_type}" if message_type else None,
+        )  # fmt: skip
         await self._carried_out(UPDATE_AND_CREATE_TOPIC, header, None)
         await self.routed(topic)
 

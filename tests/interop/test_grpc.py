@@ -2,78 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from cli.lab.cluster import Program
-from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
-from tests.interop.drivers import GRPC_NODE, GRPC_PYTHON, Client, command_of, need
-from tests.interop.stage import Stage, staged
+from tests.interop.drivers import GRPC_PYTHON, command_of, need
+from tests.interop.grpc_scene import EACH, OTHER, Scene, grpc_scene, proxy_beside
 from tests.support.pages import ROOT, blocks
-from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
-HOST = "127.0.0.1"
-EACH = pytest.mark.parametrize("kind", [GRPC_PYTHON, GRPC_NODE])
-OTHER = {GRPC_PYTHON: GRPC_NODE, GRPC_NODE: GRPC_PYTHON}
 DELAY_MS = 3_000
-
-
-class Scene:
-    """A broker that serves gRPC itself, and a proxy beside it."""
-
-    def __init__(self, stage: Stage, directory: Path, broker_port: int, proxy: Program) -> None:
-        self.stage, self._directory, self.proxy = stage, directory, proxy
-        self.in_broker = f"{HOST}:{broker_port}"
-
-    def client(self, client: str, kind: str, *, at: str = "", home: str = "", **more: object) -> Client:
-        """at: the address; "": the proxy's."""
-        directory = self._directory / (home or f"{kind}-{more.get('group', '')}")
-        directory.mkdir(exist_ok=True)
-        options = {"group": "producers", "endpoints": at or self.proxy.address, **more}
-        return Client(client, directory, kind=kind, **options)
-
-    async def fifo_group(self, name: str) -> None:
-        group = SubscriptionGroupConfig(group_name=name, consume_message_orderly=True)
-        await self.stage.group_settings(group)
+RENEWALS = 2_000
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     """All tests use it: each has topics and groups of its own."""
-    directory = tmp_path_factory.mktemp("grpc")
-    async with AsyncExitStack() as stack:
-        broker_port = free_port()
-        more = {"enableProxy": "true", "grpcServerPort": str(broker_port)}
-        more |= {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
-        stage = await stack.enter_async_context(staged(directory, more=more))
-        proxy = proxy_of(stage, directory)
-        stack.callback(stage.running.cluster.kill, proxy)
-        stage.running.cluster.start_program(proxy)
-        await ready(stage, proxy)
-        yield Scene(stage, directory, broker_port, proxy)
-
-
-def proxy_of(stage: Stage, directory: Path, name: str = "proxy") -> Program:
-    port = free_port()
     settings = {
-        "namesrvAddr": stage.namesrv, "bindAddress": HOST, "grpcServerPort": str(port),
-        "allowOpenNetwork": "true",
+        "transactionTimeOut": "1000", "transactionCheckInterval": "1000", "recallMessageEnable": "true",
     }  # fmt: skip
-    proxy = Program(name, "proxy", directory, settings, f"{HOST}:{port}")
-    proxy.write()
-    return proxy
-
-
-async def ready(stage: Stage, proxy: Program) -> None:
-    async def is_ready() -> bool:
-        return "ready: mqproxy" in proxy.log_path.read_text()
-
-    await stage.running.cluster.until(f"{proxy.name} is ready", is_ready, timeout_s=20)
+    async with grpc_scene(tmp_path_factory.mktemp("grpc"), more=settings) as found:
+        yield found
 
 
 @EACH
@@ -199,22 +150,122 @@ async def test_a_proxy_is_killed_and_started_again(scene: Scene, kind: str) -> N
     """Nothing has to be done to the clients, nothing is lost, and handles of before are good."""
     topic, stage = f"Restart-{kind}", scene.stage
     await stage.create(topic)
-    proxy = proxy_of(stage, scene.proxy.directory, f"proxy-{kind}")
-    stage.running.cluster.start_program(proxy)
-    try:
-        await ready(stage, proxy)
-        async with (
-            scene.client(kind, "producer", topics=[topic], home=f"r-{kind}") as producer,
-            scene.client(
-                kind, "consumer", at=proxy.address, topic=topic, group=f"restart-{kind}"
-            ) as consumer,
-        ):
-            await producer.must_send(topic, "before")
-            await consumer.until(lambda: "before" in consumer.bodies)
-            await stage.running.cluster.kill_and_wait(proxy)
-            await producer.must_send(topic, "meanwhile")
-            stage.running.cluster.start_program(proxy)
-            await producer.must_send(topic, "after")
-            await consumer.until(lambda: {"meanwhile", "after"} <= set(consumer.bodies))
-    finally:
-        stage.running.cluster.kill(proxy)
+    async with (
+        proxy_beside(stage, scene.directory, f"proxy-{kind}") as proxy,
+        scene.client(kind, "producer", topics=[topic], home=f"r-{kind}") as producer,
+        scene.client(kind, "consumer", at=proxy.address, topic=topic, group=f"restart-{kind}") as consumer,
+    ):
+        await producer.must_send(topic, "before")
+        await consumer.until(lambda: "before" in consumer.bodies)
+        await stage.running.cluster.kill_and_wait(proxy)
+        await producer.must_send(topic, "meanwhile")
+        stage.running.cluster.start_program(proxy)
+        await producer.must_send(topic, "after")
+        await consumer.until(lambda: {"meanwhile", "after"} <= set(consumer.bodies))
+
+
+# -- what needs settings of topics and groups ------------------------------------------------------------
+
+
+@EACH
+async def test_a_message_that_fails_too_often_is_a_dead_letter(scene: Scene, kind: str) -> None:
+    topic, group = f"Dead-{kind}", f"dead-{kind}"
+    await scene.stage.create(topic)
+    await scene.stage.group(group, retry_max_times=1)
+    async with (
+        scene.client(kind, "producer", topics=[topic], home=f"d-{kind}") as producer,
+        scene.client(kind, "consumer", topic=topic, group=group) as consumer,
+    ):
+        sent = await producer.must_send(topic, "poison")
+        await consumer.until(lambda: consumer.bodies.count("poison") == 2)
+        await dead_letter(scene, kind, group, sent["id"])
+        assert [each["times"] for each in consumer.got] == [0, 1]
+
+
+@EACH
+async def test_a_message_that_blocks_its_group_in_order_is_a_dead_letter(scene: Scene, kind: str) -> None:
+    """The client forwards it when its own retries are over; those behind it follow."""
+    topic, group = f"DeadFifo-{kind}", f"dead-fifo-{kind}"
+    await scene.stage.create(topic)
+    await scene.fifo_group(group, retry_max_times=1)
+    async with (
+        scene.client(kind, "producer", topics=[topic], home=f"df-{kind}") as producer,
+        scene.client(kind, "consumer", topic=topic, group=group) as consumer,
+    ):
+        sent = await producer.must_send(topic, "poison", messageGroup="g")
+        await producer.must_send(topic, "next", messageGroup="g")
+        await consumer.until(lambda: "next" in consumer.bodies)
+        assert consumer.bodies.count("poison") >= 2
+        await dead_letter(scene, kind, group, sent["id"])
+
+
+async def dead_letter(scene: Scene, kind: str, group: str, message_id: str) -> None:
+    """One message is in the dead letter topic of the group, with the id that its producer knows."""
+    letters = f"%DLQ%{group}"
+    await scene.stage.routed(letters)
+    async with scene.client(kind, "simple", topic=letters, group=f"letters-of-{group}") as consumer:
+        await consumer.until(lambda: bool(consumer.got))
+        assert [(each["got"], each["id"]) for each in consumer.got] == [("poison", message_id)]
+
+
+@EACH
+async def test_a_delayed_message_is_recalled(scene: Scene, kind: str) -> None:
+    topic = f"Recall-{kind}"
+    await scene.stage.create(topic)
+    async with (
+        scene.client(kind, "producer", topics=[topic], home=f"rc-{kind}") as producer,
+        scene.client(kind, "simple", topic=topic, group=f"recall-{kind}") as consumer,
+    ):
+        recalled = await producer.must_send(topic, "recalled", delayMs=DELAY_MS)
+        producer.tell(topic=topic, recall=recalled["recallHandle"])
+        await producer.until(lambda: {"recalled": recalled["id"]} in producer.events)
+        await producer.must_send(topic, "kept", delayMs=DELAY_MS)
+        await consumer.until(lambda: bool(consumer.got))
+        assert consumer.bodies == ["kept"]
+
+
+@EACH
+async def test_only_what_an_sql_filter_wants(scene: Scene, kind: str) -> None:
+    topic = f"Sql-{kind}"
+    await scene.stage.create(topic)
+    wanted = "region = 'eu' AND size > 10"
+    async with (
+        scene.client(kind, "producer", topics=[topic], home=f"sq-{kind}") as producer,
+        scene.client(
+            kind, "consumer", topic=topic, group=f"sql-{kind}", expression=wanted, isSql=True
+        ) as consumer,
+    ):
+        for region, size in [("eu", "9"), ("us", "11"), ("eu", "12")]:
+            body = f"{region}{size}"
+            await producer.must_send(topic, body, properties={"region": region, "size": size})
+        await consumer.until(lambda: bool(consumer.got))
+        assert consumer.bodies == ["eu12"]
+
+
+@EACH
+async def test_the_highest_priority_comes_first(scene: Scene, kind: str) -> None:
+    topic = f"Priority-{kind}"
+    await scene.stage.create(topic, message_type="PRIORITY")
+    async with scene.client(kind, "producer", topics=[topic], home=f"pr-{kind}") as producer:
+        for priority in (1, 3, 2):  # the Node client takes 0 for none
+            await producer.must_send(topic, f"p{priority}", priority=priority)
+        async with scene.client(kind, "simple", topic=topic, group=f"priority-{kind}") as consumer:
+            await consumer.until(lambda: len(consumer.got) == 3)
+    assert consumer.bodies == ["p3", "p2", "p1"]
+    assert [each["priority"] for each in consumer.got] == [3, 2, 1]
+
+
+@EACH
+async def test_a_receipt_is_renewed_two_thousand_times(scene: Scene, kind: str) -> None:
+    """Each answer has another handle; the last one acknowledges the message."""
+    topic = f"Renewals-{kind}"
+    await scene.stage.create(topic)
+    async with (
+        scene.client(kind, "producer", topics=[topic], home=f"rn-{kind}") as producer,
+        scene.client(kind, "simple", topic=topic, group=f"renewals-{kind}", renewals=RENEWALS) as consumer,
+    ):
+        await producer.must_send(topic, "renewed")
+        await consumer.until(lambda: any("acked" in event for event in consumer.events), timeout_s=120)
+        assert consumer.bodies == ["renewed"]
+        assert not any("error" in event for event in consumer.events)
+    await scene.nothing_comes_again(kind, topic, f"renewals-{kind}")
