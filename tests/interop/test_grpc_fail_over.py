@@ -1,6 +1,5 @@
-"""RocketMQ 5's own clients under traffic while programs are killed: nothing acknowledged is lost, nobody has to do anything.
-
-Each test has producers and consumers of both clients at once.
+"""RocketMQ 5's own clients under traffic while programs are killed: nothing acknowledged is lost, and nobody
+has to do anything. Each test has producers and consumers of both clients at once.
 """
 
 import asyncio
@@ -38,13 +37,19 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
 class Side:
     """One client's producer with a topic of its own, a push consumer, and the other client's simple one."""
 
-    def __init__(self, kind: str, traffic: Traffic, push: Client, simple: Client) -> None:
-        self.kind, self.traffic, self.push, self.simple = kind, traffic, push, simple
+    def __init__(self, kind: str, topic: str, traffic: Traffic, push: Client, simple: Client) -> None:
+        self.kind, self.topic, self.traffic, self.push, self.simple = kind, topic, traffic, push, simple
 
     async def all_arrive(self) -> None:
-        for consumer in (self.push, self.simple):
-            wanted = set(self.traffic.sent)
-            await consumer.until(lambda: wanted <= set(consumer.bodies), ARRIVAL_S)  # noqa: B023
+        wanted = set(self.traffic.sent)
+        await self.push.until(lambda: wanted <= set(self.push.bodies), ARRIVAL_S)
+        await self.simple.until(lambda: wanted <= set(self.simple.bodies), ARRIVAL_S)
+
+    async def both_get_more(self) -> None:
+        """Both consumers get another message."""
+        push, simple = len(self.push.got), len(self.simple.got)
+        await self.push.until(lambda: len(self.push.got) > push)
+        await self.simple.until(lambda: len(self.simple.got) > simple)
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +64,7 @@ async def side(scene: Scene, kind: str, name: str) -> AsyncIterator[Side]:
         traffic = Traffic(producer, topic)
         try:
             await traffic.more(50)
-            yield Side(kind, traffic, push, simple)
+            yield Side(kind, topic, traffic, push, simple)
         finally:
             await traffic.stop()
 
@@ -114,12 +119,8 @@ async def test_a_killed_proxy_is_replaced(scene: Scene) -> None:
         stage.running.cluster.start_program(proxy)
         await ready(stage, proxy)
         ready_ms = now_ms()
-        before = {each.kind: (len(each.push.got), len(each.simple.got)) for each in sides}
         await asyncio.gather(*(each.traffic.more(1) for each in sides))
-        for each in sides:
-            push, simple = before[each.kind]
-            await each.push.until(lambda: len(each.push.got) > push)  # noqa: B023
-            await each.simple.until(lambda: len(each.simple.got) > simple)  # noqa: B023
+        await asyncio.gather(*(each.both_get_more() for each in sides))
         took_ms = now_ms() - ready_ms
     print(f"{took_ms} ms after the start of the proxy", {each.kind: str(each.traffic) for each in sides})
     assert took_ms <= RECOVERY_MS_MAX
@@ -128,16 +129,16 @@ async def test_a_killed_proxy_is_replaced(scene: Scene) -> None:
 async def test_a_killed_consumer_holds_nothing_back(scene: Scene) -> None:
     """The other member of the group gets what it held, when the invisible time is over."""
     async with both(scene, "Clients") as sides:
-        for each in sides:
-            topic = f"Clients-{each.kind}"
-            async with scene.client(
-                each.kind, "consumer", topic=topic, group=f"push-{topic}", home=f"killed-{topic}"
-            ) as second:
-                await second.until(lambda: len(second.got) > 10)  # noqa: B023
-                second.kill()
-                killed_at = len(each.traffic.sent)
-                await each.traffic.more(50)
-                wanted = set(each.traffic.sent[:killed_at])
-                seen = lambda: wanted <= set(each.push.bodies) | set(second.bodies)  # noqa: B023, E731
-                await each.push.until(seen, INVISIBLE_S + 10)
-            each.push.events += second.events
+        await asyncio.gather(*(kill_a_consumer(scene, each) for each in sides))
+
+
+async def kill_a_consumer(scene: Scene, side: Side) -> None:
+    topic, push = side.topic, side.push
+    async with scene.client(
+        side.kind, "consumer", topic=topic, group=f"push-{topic}", home=f"killed-{topic}"
+    ) as killed:
+        await killed.until(lambda: len(killed.got) > 10)
+        killed.kill()
+        wanted = set(side.traffic.sent)
+        await push.until(lambda: wanted <= set(push.bodies) | set(killed.bodies), INVISIBLE_S + 10)
+    push.events += killed.events  # what it has acknowledged comes to no one else
