@@ -160,5 +160,10 @@ class Client:
         return [event for event in self.events if "got" in event]
 
     @property
+    def errors(self) -> list[Event]:
+        """What a simple consumer's calls raised."""
+        return [event for event in self.events if "error" in event]
+
+    @property
     def bodies(self) -> list[str]:
         return [event["got"] for event in self.got]

@@ -267,5 +267,5 @@ async def test_a_receipt_is_renewed_two_thousand_times(scene: Scene, kind: str) 
         await producer.must_send(topic, "renewed")
         await consumer.until(lambda: any("acked" in event for event in consumer.events), timeout_s=120)
         assert consumer.bodies == ["renewed"]
-        assert not any("error" in event for event in consumer.events)
+        assert consumer.errors == []
     await scene.nothing_comes_again(kind, topic, f"renewals-{kind}")
