@@ -66,9 +66,6 @@ SUCCESS = Reply()
 
 FAST_PATH_KEY_BYTES = 12
 """A header's first bytes select its typed decoder: a slice is cheaper than a search for the first comma."""
-FAST_PATH_CODE_MAX = 999
-"""These bytes do not tell larger codes apart (29001, 29007): their requests are decoded as all others, and
-served by the same handler."""
 
 
 def fast_path_key(code: int) -> bytes:
@@ -125,7 +122,6 @@ class Dispatcher:
                 None if fast_path.batched is None else fast_path.batched.turn,
             )
             for code, fast_path in table.fast_path.items()
-            if code <= FAST_PATH_CODE_MAX
         }
         self.batched: dict[bytes, tuple[Batched, AdmitFirst | None]] = {
             fast_path_key(code): (fast_path.batched, self._first(code))

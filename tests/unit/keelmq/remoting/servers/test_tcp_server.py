@@ -9,12 +9,11 @@ import pytest
 from keelmq.remoting import dispatch, write_buffers
 from keelmq.remoting.command import RemotingCommand, SerializeType, encode
 from keelmq.remoting.connection import Connection
-from keelmq.remoting.operation import Call, Empty, FastPath, LocalProtocolError, Operation, OperationTable
+from keelmq.remoting.operation import FastPath, LocalProtocolError, OperationTable
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.runtime.config import ConfigError
 from tests.support.server_parts import (
     FAST_PATH_CODE,
-    FastPathCommand,
     address_of,
     fast_path_handler,
     lenient_fast_path,
@@ -292,23 +291,6 @@ def test_hot_commands_must_show_their_flag() -> None:
     bad.bind_fast_path(1, FastPath(dict, lenient_fast_path, fast_path_handler))
     with pytest.raises(LocalProtocolError, match="fast-path code 1 has no flag"):
         TcpServer(bad, host="127.0.0.1", port=0, name="test")
-
-
-async def test_codes_with_the_same_first_digits_are_told_apart() -> None:
-    """29007 was served for 29001: no replica got the metadata of its master."""
-    fast, other = 29_007, 29_001
-    made = OperationTable()
-    made.bind_fast_path(fast, FastPath(FastPathCommand, lenient_fast_path, fast_path_handler))
-    made.bind(Operation(other, "other", Empty, Empty), serve_nothing)
-    async with server(made) as open_server, raw_peer(open_server) as peer:
-        answer = await peer.ask(RemotingCommand(fast, 1, ext_fields={"e": "0", "b": "x"}, body=b"body"))
-        assert (answer.code, answer.remark, answer.body) == (0, "x", b"body")
-        answer = await peer.ask(RemotingCommand(other, 2, ext_fields={"e": "0", "b": "x"}, body=b"body"))
-        assert (answer.code, answer.body) == (0, b"")
-
-
-async def serve_nothing(header: Empty, call: Call) -> Empty:
-    return header
 
 
 def large_table() -> OperationTable:
