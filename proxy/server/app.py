@@ -1,36 +1,34 @@
 """Assembly: a proxy as a program (mqproxy), and one in a broker (enableProxy)."""
 
-import logging
-
 from broker.app.proxy import ProxyParts
 from broker.config.broker_config import BrokerConfig
 from broker.config.detected_address import detect_address
 from broker.config.grpc_settings import GrpcSettings
 from keelmq.client.cluster.routes import DEFAULT_TOPIC, RouteCache, RouteError, TopicRoute, make_route
 from keelmq.remoting.address_text import host_of, join_address, split_list
-from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operation import Ok, OperationTable
 from keelmq.remoting.operations.broker import TopicRequest
 from keelmq.remoting.operations.broker_metadata import GET_TOPIC_CONFIG
 from keelmq.remoting.operations.route import BrokerData, QueueData, TopicConfig, TopicRouteData
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import AsyncLife, StopSteps
 from keelmq.runtime.tasks import TaskSet
-from keelmq.runtime.tls.settings import TlsConfig, client_tls, with_file
+from keelmq.runtime.tls.contexts import ServerTls
+from keelmq.runtime.tls.settings import TlsConfig, client_tls, server_tls
 from keelmq.security.signer import Signer, optional_signer
 from proxy.core.limits import Limits
 from proxy.server.cluster import Cluster, Routes
 from proxy.server.config import ProxyConfig
+from proxy.server.front import Front
 from proxy.server.grpc_server import GrpcServer, ServerSettings
 from proxy.server.guard import Guard, judge_of
 from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
 from proxy.server.producers import Producers
 from proxy.server.renewing import Renewing
 from proxy.server.service import MessagingService
-
-logger = logging.getLogger(__name__)
 
 OWN_TIMEOUT_MS = 1_000
 
@@ -49,11 +47,14 @@ class ProxyServer(AsyncLife):
         body_bytes_max: int,
         namesrv_addr: str,
         tls: TlsConfig,
+        server_tls: ServerTls,
+        limits: PeerLimits,
         signer: Signer | None = None,
         parts: ProxyParts | None = None,
     ) -> None:
-        """host: shown to clients that do not say which address they use. signer: of requests to other
-        servers. parts: of the broker in this process; None: there is none."""
+        """host: shown to clients that do not say which address they use. tls: of requests to other servers,
+        which signer signs. server_tls, limits: of the ports of this process. parts: of the broker in it;
+        None: there is none."""
         guard = Guard(None if parts is None else judge_of(parts.requests))
         pushed = OperationTable()
         self._client = RemotingClient(pushed, tls=client_tls(tls), signer=signer)
@@ -62,7 +63,7 @@ class ProxyServer(AsyncLife):
         if parts is not None:
             masters = self._in_process = InProcessMaster(parts.requests, parts.address, masters)
         self._cluster = Cluster(self._routes(namesrv_addr, parts), masters, guard)
-        limits = Limits(
+        message_limits = Limits(
             max_message_size=body_bytes_max,
             user_property_max_num=settings.user_property_max_num,
             max_user_property_size=settings.max_user_property_size,
@@ -72,6 +73,7 @@ class ProxyServer(AsyncLife):
             poll_ms_max=settings.grpc_client_consumer_max_long_polling_timeout_millis,
         )
         self._tasks = TaskSet()
+        self._tls = server_tls if parts is None else None  # a broker follows the files of its ports itself
         self._producers = Producers(pushed, self._client, self._cluster, guard)
         self._renewing = Renewing(self._cluster, settings.default_invisible_time_mills)
         service = MessagingService(
@@ -79,7 +81,7 @@ class ProxyServer(AsyncLife):
             guard,
             self._producers,
             self._renewing,
-            limits,
+            message_limits,
             lambda: join_address(host, self.port),
         )
         self._server = GrpcServer(
@@ -92,6 +94,7 @@ class ProxyServer(AsyncLife):
                 calls_max=settings.grpc_max_concurrent_calls,
             ),
             guard,
+            Front(server_tls.grpc, limits, are_admitted=not guard.is_on),
         )
 
     def _routes(self, namesrv_addr: str, parts: ProxyParts | None) -> Routes:
@@ -108,6 +111,8 @@ class ProxyServer(AsyncLife):
 
     async def _start(self) -> None:
         await self._server.start()
+        if self._tls is not None:
+            self._tasks.start("certificates of our ports", self._tls.run)
         self._tasks.start("heartbeats for transactions", self._producers.run)
         self._tasks.start("renewals", self._renewing.run)
 
@@ -173,7 +178,6 @@ def make_server(config: ProxyConfig) -> ProxyServer:
             "mqproxy cannot check signatures and ACLs, since it has no users: run it without "
             "authenticationEnabled, authorizationEnabled, aclEnable and members, or set enableProxy=true"
         )
-    refuse_tls_only(config)
     name_servers = tuple(split_list(config.namesrv_addr))
     return ProxyServer(
         config,
@@ -182,22 +186,18 @@ def make_server(config: ProxyConfig) -> ProxyServer:
         body_bytes_max=config.max_message_size,
         namesrv_addr=config.namesrv_addr,
         tls=config,
+        server_tls=server_tls(config),
+        limits=config.peer_limits(),
     )
 
 
 async def start_in_broker(parts: ProxyParts) -> ProxyServer:
     """Returns the server of a broker, which serves. Raises ConfigError."""
     config = parts.config
-    refuse_tls_only(config)
     if config.acl_enable:
         raise ConfigError(
             "the gRPC port does not check accounts of ACL 1.0 (aclEnable): set enableProxy=false, or make "
             "users of them: migrateAuthFromV1Enabled"
-        )
-    if config.authentication_enabled and not is_loopback(config.bind_address):
-        logger.warning(
-            "the gRPC port has no TLS, and its signatures cover only a time that clients choose: whoever "
-            "reads a call can send others as its user until the password is changed"
         )
     server = ProxyServer(
         config,
@@ -206,16 +206,10 @@ async def start_in_broker(parts: ProxyParts) -> ProxyServer:
         body_bytes_max=config.max_message_size,
         namesrv_addr=config.namesrv_addr,
         tls=config,
+        server_tls=parts.tls,
+        limits=parts.limits,
         signer=optional_signer(config.member_credentials, proof=True),
         parts=parts,
     )
     await server.__aenter__()
     return server
-
-
-def refuse_tls_only(config: TlsConfig) -> None:
-    """Raises ConfigError: the gRPC port has no TLS yet, so it would let in what every other port refuses."""
-    if with_file(config).tls_server_mode == "enforcing":
-        raise ConfigError(
-            "the gRPC port has no TLS yet: set enableProxy=false, or run without tls.server.mode=enforcing"
-        )

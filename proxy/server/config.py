@@ -8,11 +8,12 @@ from pydantic import Field, field_validator
 from broker.config.grpc_settings import GrpcSettings
 from keelmq.remoting.address_text import parse_addresses
 from keelmq.remoting.config_store import StoredConfig
+from keelmq.remoting.servers.limits import LimitsConfig
 from keelmq.security.open_network import OpenNetworkConfig
 from keelmq.upstream.keys import PROXY
 
 
-class ProxyConfig(StoredConfig, GrpcSettings, OpenNetworkConfig):
+class ProxyConfig(StoredConfig, GrpcSettings, LimitsConfig, OpenNetworkConfig):
     """What a proxy needs to know: where the name servers are, and its port."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*OpenNetworkConfig.DEFAULTS, "proxy.conf")

@@ -15,15 +15,15 @@ import msgspec
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
 
-from broker.clients.proxied_requests import NO_ADDRESS, Sender
-from keelmq.remoting.address_text import join_address
+from broker.clients.proxied_requests import Sender
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
-from proxy.core.authorization import credential_of
+from proxy.core.authorization import credential_of, unauthorized
 from proxy.core.names import client_of
 from proxy.core.statuses import Refused
 from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
+from proxy.server.front import Front
 from proxy.server.guard import Guard
 from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService
 from proxy.wire import messaging_pb2 as pb
@@ -56,13 +56,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ("grpc.max_connection_idle_ms", IDLE_MS),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
-            ("grpc.so_reuseport", 0),  # else two programs share the port, and each gets some of the clients
         ]
 
 
 class GrpcServer:
-    def __init__(self, service: MessagingService, settings: ServerSettings, guard: Guard) -> None:
-        self._service, self._settings, self._guard = service, settings, guard
+    def __init__(
+        self, service: MessagingService, settings: ServerSettings, guard: Guard, front: Front
+    ) -> None:
+        self._service, self._settings, self._guard, self._front = service, settings, guard, front
         self._server: grpc.aio.Server | None = None
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
         self.port = 0
@@ -72,20 +73,26 @@ class GrpcServer:
         settings = self._settings
         server = grpc.aio.server(options=settings.options(), maximum_concurrent_rpcs=settings.calls_max)
         server.add_generic_rpc_handlers((self._handlers(), _AdminHandler()))
-        address = join_address(settings.bind_address, settings.port)
+        path = f"unix:{self._front.socket_path}"
         try:
-            self.port = server.add_insecure_port(address)
-        except RuntimeError as error:
+            server.add_insecure_port(path)
+            await server.start()
+            self.port = await self._front.start(settings.bind_address, settings.port)
+        except (RuntimeError, ConfigError) as error:
             await server.stop(None)
-            raise ConfigError(f"grpcServerPort: cannot listen on {address}: {error}") from None
-        await server.start()
+            await self._front.close()
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"grpcServerPort: cannot listen on {path}: {error}") from None
         self._server = server
 
     async def close(self) -> None:
         """Ends all calls, those that wait for messages too."""
+        self._front.stop_listening()
         if self._server is not None:
             await self._server.stop(STOP_S)
             self._server = None
+        await self._front.close()
         await self._service.close()
 
     # -- handlers ----------------------------------------------------------------------------------------
@@ -160,10 +167,16 @@ class GrpcServer:
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         left_s = context.time_remaining()
         left_ms = CALL_MS if left_s is None else int(left_s * 1_000) - ANSWER_MS
-        client, sender = client_of(metadata), Sender(_address_of(context.peer()))
+        relay = self._front.client(context.peer())
+        if relay is None:
+            raise unauthorized("the call did not come through grpcServerPort")
+        client, sender = client_of(metadata), Sender(relay.address)
         if self._guard.is_on:
-            sender = Sender(sender.address, credential_of(metadata))
+            if not relay.may_try():
+                raise Refused(pb.TOO_MANY_REQUESTS, "too many calls of an address without a right signature")
+            sender = Sender(relay.address, credential_of(metadata))
             await self._guard.authenticate(sender, client.client_id)
+            relay.admitted()
         return Call(client, sender, now_ms() + max(left_ms, 0))
 
     def _failed(self, name: str, error: Exception) -> pb.Status:
@@ -204,11 +217,3 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 def _class_of(name: str) -> Any:
     return getattr(pb, name)
-
-
-def _address_of(peer: str) -> str:
-    """Returns host:port of gRPC's `ipv4:1.2.3.4:5` or `ipv6:%5B::1%5D:5`."""
-    kind, _, address = peer.partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return NO_ADDRESS
-    return address.replace("%5B", "[").replace("%5D", "]")

@@ -54,9 +54,17 @@ class PortTls(Protocol):
     def make_soon(self, made: Callable[[str | None], None]) -> None: ...
 
 
-class _Contexts(NamedTuple):
-    """`http`: of a port it never requires a certificate, as orchestrators that probe it have none; of our
-    requests it is another one because the HTTP client announces HTTP in it (ALPN)."""
+class _PortContexts(NamedTuple):
+    """`http`: never requires a certificate, as orchestrators that probe that port have none. `grpc`: clients
+    of gRPC end a connection whose server does not choose HTTP/2 (ALPN)."""
+
+    context: ssl.SSLContext
+    http: ssl.SSLContext
+    grpc: ssl.SSLContext
+
+
+class _ClientContexts(NamedTuple):
+    """`http`: another one, because the HTTP client announces HTTP in it (ALPN)."""
 
     context: ssl.SSLContext
     http: ssl.SSLContext
@@ -81,12 +89,13 @@ class ServerTls:
         self.counts: dict[str, Counter[str]] = {}
         """Outcomes of the connections of each TlsPort, by its name."""
         self._client_auth = client_auth
-        self._followed: FollowedFiles[_Contexts] | None = None
-        self._self_signed: _Contexts | None = None
+        self._followed: FollowedFiles[_PortContexts] | None = None
+        self._self_signed: _PortContexts | None = None
         self._waiting: list[Callable[[str | None], None]] = []
         self._making: asyncio.Task[None] | None = None
         self._may_self_sign = self_signed
-        self.http = HttpTls(self, http_mode or mode)
+        self.http = OtherPortTls(self, http_mode or mode, lambda contexts: contexts.http)
+        self.grpc = OtherPortTls(self, mode, lambda contexts: contexts.grpc)
         self.files.check()
         modes = (self.mode, self.http.mode)
         if modes != ("disabled", "disabled") and self.files.certificate is not None:
@@ -112,7 +121,7 @@ class ServerTls:
         return self._followed is not None or self._self_signed is not None
 
     @property
-    def contexts(self) -> _Contexts:
+    def contexts(self) -> _PortContexts:
         """AssertionError: see is_made."""
         if self._followed is not None:
             return self._followed.made
@@ -166,9 +175,11 @@ class ServerTls:
             for made in waiting:
                 made(problem)
 
-    def _new_contexts(self) -> _Contexts:
-        strict = self._new_context(self._client_auth)
-        return _Contexts(strict, self._new_context("optional") if self._client_auth == "require" else strict)
+    def _new_contexts(self) -> _PortContexts:
+        strict, grpc = self._new_context(self._client_auth), self._new_context(self._client_auth)
+        grpc.set_alpn_protocols(["h2"])
+        http = self._new_context("optional") if self._client_auth == "require" else strict
+        return _PortContexts(strict, http, grpc)
 
     def _new_context(self, client_auth: ClientAuth) -> ssl.SSLContext:
         context = _bare(ssl.PROTOCOL_TLS_SERVER)
@@ -179,12 +190,12 @@ class ServerTls:
         return context
 
 
-class HttpTls:
-    """The same certificate, for the HTTP port of the program."""
+class OtherPortTls:
+    """The same certificate, for a port of the program that is not of remoting."""
 
-    def __init__(self, of: ServerTls, mode: Mode) -> None:
+    def __init__(self, of: ServerTls, mode: Mode, choose: Callable[[_PortContexts], ssl.SSLContext]) -> None:
         self.mode: Mode = mode
-        self._of = of
+        self._of, self._choose = of, choose
 
     @property
     def accepts_tls(self) -> bool:
@@ -196,7 +207,7 @@ class HttpTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        return self._of.contexts.http
+        return self._choose(self._of.contexts)
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
@@ -221,7 +232,9 @@ class ClientTls:
                 f"{self.files.names.trust}, or tls.client.authServer=true for the CAs of this system"
             )
         self._followed = FollowedFiles(
-            self.files, lambda: _Contexts(self._new_context(), self._new_context()), "TLS of our connections"
+            self.files,
+            lambda: _ClientContexts(self._new_context(), self._new_context()),
+            "TLS of our connections",
         )
 
     @classmethod

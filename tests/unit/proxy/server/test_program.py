@@ -14,7 +14,7 @@ from proxy.server.program import run
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["--set", "grpcServerPrt=1"], "did you mean 'grpcServerPort'?"),
         (["--set", "proxyMode=LOCAL"], "start the broker with enableProxy=true"),
-        (["--set", "tlsTestModeEnable=false"], "the gRPC port has no TLS yet"),
+        (["--set", "tlsTestModeEnable=false"], "set tls.test.mode.enable=false"),
         (["-n", "a:1", "--set", "authenticationEnabled=true"], "mqproxy cannot check signatures"),
     ],
 )

@@ -1,0 +1,172 @@
+"""The port for gRPC: plain and TLS on it, who is taken for whom, and its limits."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from broker.app.broker import Broker
+from namesrv.plugins.controller.raft.api import TlsFiles
+from proxy.wire import messaging_pb2 as pb
+from tests.support.raft_certificates import Authority, mutual_tls
+from tests.support.server_parts import until
+from tests.unit.broker.metadata.test_secure_broker import KEYS
+from tests.unit.proxy.server.parts import HOST, TOPIC, GrpcClient, serving
+
+REFUSED = grpc.aio.AioRpcError
+ROUTE = pb.QueryRouteRequest(topic=TOPIC)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+def tls(authority: Authority, **more: Any) -> dict[str, Any]:
+    return {**mutual_tls(authority, "member"), "tls.enable": "false", "tls.server.mode": "permissive", **more}
+
+
+def port_of(broker: Broker) -> int:
+    assert broker.listeners.proxy is not None
+    return broker.listeners.proxy.port
+
+
+@asynccontextmanager
+async def over_tls(
+    broker: Broker, authority: Authority, shown: TlsFiles | None = None
+) -> AsyncIterator[GrpcClient]:
+    files = (None, None) if shown is None else (shown.key.read_bytes(), shown.certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(authority.pem, *files)
+    # Else channels to one address share a connection.
+    options = [("grpc.ssl_target_name_override", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.secure_channel(f"{HOST}:{port_of(broker)}", credentials, options) as channel:
+        yield GrpcClient(channel)
+
+
+@asynccontextmanager
+async def plain(address: str) -> AsyncIterator[GrpcClient]:
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(address, options) as channel:
+        yield GrpcClient(channel)
+
+
+async def test_plain_and_tls_on_one_port(tmp_path: Path, authority: Authority) -> None:
+    async with serving(tmp_path, **tls(authority)) as (broker, client), over_tls(broker, authority) as other:
+        assert (await other.send("one")).status.code == pb.OK
+        status, [message] = await client.receive()
+        assert (status.code, message.body) == (pb.OK, b"one")
+        assert message.system_properties.born_host.startswith(HOST)  # and not that of the Unix socket
+
+
+async def test_large_answers_pass_a_slow_reader(tmp_path: Path, authority: Authority) -> None:
+    """More than all buffers in between."""
+    async with serving(tmp_path, **tls(authority)) as (broker, _), over_tls(broker, authority) as client:
+        large = pb.Message(
+            topic=TOPIC, body=bytes(3_000_000), system_properties=pb.SystemProperties(message_id="01a")
+        )
+        for _ in range(8):
+            found = await client.call("SendMessage", pb.SendMessageRequest(messages=[large]))
+            assert found.status.code == pb.OK
+        received = [len(each.body) for each in (await client.receive())[1]]
+        while len(received) < 8:
+            received += [len(each.body) for each in (await client.receive())[1]]
+        assert received == 8 * [3_000_000]
+
+
+async def test_enforced_tls(tmp_path: Path, authority: Authority) -> None:
+    settings = tls(authority, **{"tls.server.mode": "enforcing"})
+    async with serving(tmp_path, **settings) as (broker, client), over_tls(broker, authority) as other:
+        assert (await other.send("one")).status.code == pb.OK
+        with pytest.raises(REFUSED):
+            await client.send("two")
+
+
+async def test_disabled_tls(tmp_path: Path, authority: Authority) -> None:
+    settings = tls(authority, **{"tls.server.mode": "disabled"})
+    async with serving(tmp_path, **settings) as (broker, client), over_tls(broker, authority) as other:
+        assert (await client.send("one")).status.code == pb.OK
+        with pytest.raises(REFUSED):
+            await other.send("two")
+
+
+async def test_a_certificate_of_clients_is_verified_and_no_signature(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """One of a member, too: a member is a server, and no client."""
+    settings = tls(authority, **{"tls.server.need.client.auth": "require"})
+    settings |= {"memberCertificateNames": "member", **KEYS}
+    stranger = Authority(tmp_path / "stranger").issue("member")
+    async with serving(tmp_path, **settings) as (broker, _):
+        for shown in (None, stranger):
+            async with over_tls(broker, authority, shown) as client:
+                with pytest.raises(REFUSED):
+                    await client.call("QueryRoute", ROUTE)
+        async with over_tls(broker, authority, authority.issue("member")) as client:
+            assert (await client.call("QueryRoute", ROUTE)).status.code == pb.UNAUTHORIZED
+
+
+async def test_a_renewed_certificate_is_taken(tmp_path: Path, authority: Authority) -> None:
+    settings = tls(authority)
+    async with serving(tmp_path, **settings) as (broker, _), over_tls(broker, authority) as client:
+        assert (await client.send("one")).status.code == pb.OK
+        renewed = Authority(tmp_path / "renewed")
+        files = renewed.issue("localhost")
+        for key, path in (("certPath", files.certificate), ("keyPath", files.key)):
+            os.replace(path, settings[f"tls.server.{key}"])
+        assert broker.process.tls.check()
+        async with over_tls(broker, renewed) as other:
+            assert (await other.send("two")).status.code == pb.OK
+        assert (await client.send("three")).status.code == pb.OK  # its connection stays
+
+
+async def test_who_comes_by_the_inner_socket_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    async with serving(tmp_path / "store") as (_, client):
+        (folder,) = tmp_path.glob("keelmq-grpc-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        async with plain(f"unix:{folder}/socket") as stranger:
+            assert (await stranger.send("one")).status.code == pb.UNAUTHORIZED
+        assert (await client.send("one")).status.code == pb.OK
+    assert not folder.exists()
+
+
+async def test_connections_of_one_address(tmp_path: Path) -> None:
+    async with serving(tmp_path, maxConnectionsPerAddress=2) as (broker, client):
+        limits, address = broker.process.limits, f"{HOST}:{port_of(broker)}"
+        assert (await client.send("one")).status.code == pb.OK
+        async with plain(address) as second:
+            assert (await second.send("two")).status.code == pb.OK
+            assert limits.connection_count == 2
+            async with plain(address) as third:
+                with pytest.raises(REFUSED):
+                    await third.send("three")
+            assert limits.closed["per_address"] >= 1
+        await until(lambda: limits.connection_count == 1, "the second connection is closed")
+        async with plain(address) as fourth:
+            assert (await fourth.send("four")).status.code == pb.OK
+
+
+async def test_an_authenticated_connection_is_not_closed_for_a_new_one(tmp_path: Path) -> None:
+    """At the limit of all connections the oldest one without a right signature goes."""
+    async with serving(tmp_path, maxConnections=2, **KEYS) as (broker, _):
+        reader, writer = await asyncio.open_connection(HOST, port_of(broker))
+        await until(lambda: broker.process.limits.connection_count == 1, "the first connection")
+        others = [await asyncio.open_connection(HOST, port_of(broker)) for _ in range(2)]
+        assert await reader.read() == b""
+        for _, each in [(reader, writer), *others]:
+            each.close()
+
+
+async def test_calls_without_a_right_signature_are_limited(tmp_path: Path) -> None:
+    async with serving(tmp_path, unauthenticatedRequestsPerSecond=5, **KEYS) as (_, client):
+        found = [(await client.call("QueryRoute", ROUTE)).status.code for _ in range(30)]
+        assert set(found) == {pb.UNAUTHORIZED, pb.TOO_MANY_REQUESTS}
