@@ -24,6 +24,13 @@ class GrpcSettings(Config):
     grpc_max_concurrent_calls_per_connection: int = Field(
         10_000, ge=1, le=2**31 - 1, description="calls at once on one connection; RocketMQ: no limit"
     )
+    grpc_max_concurrent_calls_per_address: int = Field(
+        10_000,
+        ge=1,
+        le=2**31 - 1,
+        description="the same of one remote address (of IPv6: of one /64 network); more are refused "
+        "(TOO_MANY_REQUESTS) (ours)",
+    )
     grpc_max_concurrent_calls: int = Field(
         20_000,
         ge=1,

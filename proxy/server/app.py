@@ -91,6 +91,7 @@ class ProxyServer(AsyncLife):
                 port=settings.grpc_server_port,
                 message_bytes_max=settings.grpc_max_inbound_message_size,
                 calls_per_connection=settings.grpc_max_concurrent_calls_per_connection,
+                calls_per_address=settings.grpc_max_concurrent_calls_per_address,
                 calls_max=settings.grpc_max_concurrent_calls,
             ),
             guard,

@@ -18,6 +18,7 @@ from typing import Final, cast
 
 from keelmq.remoting.address_text import join_address
 from keelmq.remoting.addresses import host_and_port_bytes, network_of
+from keelmq.remoting.large_frames import NoRoomError
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError, why_refused
@@ -96,6 +97,7 @@ class Front:
         """The client's connection is closed."""
         self._relays.pop(relay.name, None)
         self.limits.leave(relay)
+        self.limits.release(relay)
 
     def stop_listening(self) -> None:
         """No connection is accepted any more."""
@@ -128,6 +130,9 @@ class Relay(asyncio.Protocol):
         self.name = ""
         self.address, self.network = "", b""
         self.is_admitted = front.are_admitted
+        self.partial_bytes = self.partial_looks = 0
+        """Bytes of a connection none of whose calls had a right signature: they count as one frame that has
+        not ended, since grpcio keeps what has come of requests."""
         self._transport: asyncio.Transport | None = None
         self._inner: asyncio.Transport | None = None
         self._early: list[bytes] = []
@@ -167,6 +172,12 @@ class Relay(asyncio.Protocol):
         self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if not self.is_admitted:
+            try:
+                self._front.limits.hold(self, len(data))
+            except NoRoomError as error:
+                self.evict(str(error))
+                return
         if self._inner is None:
             self._early.append(data)
         else:
@@ -188,6 +199,10 @@ class Relay(asyncio.Protocol):
         if self._inner is not None and not self._inner.is_closing():
             self._inner.resume_reading()
 
+    def is_paused(self) -> bool:
+        """Returns False: its bytes are limited by number, not by time."""
+        return False
+
     def may_try(self) -> bool:
         """Counts a call of a connection none of whose calls had a right signature. False: there were too many
         of its address."""
@@ -198,6 +213,7 @@ class Relay(asyncio.Protocol):
         if not self.is_admitted:
             self.is_admitted = True
             self._front.limits.admitted(self)
+            self._front.limits.release(self)
 
     def evict(self, problem: str) -> None:
         """Logs the problem and closes at once."""

@@ -6,7 +6,7 @@ error of gRPC."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 import grpc
@@ -16,14 +16,16 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
 
 from broker.clients.proxied_requests import Sender
+from keelmq.remoting.dispatch import RUNNING_BYTES_MAX, RUNNING_BYTES_OF_CONNECTION_MAX
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from proxy.core.authorization import credential_of, unauthorized
+from proxy.core.call_limits import CallLimits
 from proxy.core.names import client_of
 from proxy.core.statuses import Refused
 from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
-from proxy.server.front import Front
+from proxy.server.front import Front, Relay
 from proxy.server.guard import Guard
 from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService
 from proxy.wire import messaging_pb2 as pb
@@ -39,12 +41,14 @@ STOP_S: Final = 1.0
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server needs to know. port: 0: any free one. calls_max: at once, of all connections."""
+    """What the server needs to know. port: 0: any free one. calls_max: at once, of all connections;
+    calls_per_address: of one address."""
 
     bind_address: str
     port: int
     message_bytes_max: int
     calls_per_connection: int
+    calls_per_address: int
     calls_max: int
 
     def options(self) -> list[tuple[str, int]]:
@@ -64,6 +68,11 @@ class GrpcServer:
         self, service: MessagingService, settings: ServerSettings, guard: Guard, front: Front
     ) -> None:
         self._service, self._settings, self._guard, self._front = service, settings, guard, front
+        self._limits = CallLimits(
+            settings.calls_per_address,
+            connection_bytes_max=RUNNING_BYTES_OF_CONNECTION_MAX,
+            bytes_max=RUNNING_BYTES_MAX,
+        )
         self._server: grpc.aio.Server | None = None
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
         self.port = 0
@@ -123,8 +132,8 @@ class GrpcServer:
 
         async def handle(data: bytes, context: Any) -> Any:
             try:
-                call = await self._call_of(context)
-                return await serve(_parsed(request, data), call)
+                async with self._call(context, len(data)) as call:
+                    return await serve(_parsed(request, data), call)
             except Refused as refused:
                 return response(status=refused.status)
             except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
@@ -136,11 +145,11 @@ class GrpcServer:
         self, data: bytes, context: Any
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         try:
-            call = await self._call_of(context)
-            request = _parsed(pb.ReceiveMessageRequest, data)
-            async with aclosing(self._service.receive_message(request, call)) as answers:
-                async for each in answers:
-                    yield each
+            async with self._call(context, len(data)) as call:
+                request = _parsed(pb.ReceiveMessageRequest, data)
+                async with aclosing(self._service.receive_message(request, call)) as answers:
+                    async for each in answers:
+                        yield each
         except Refused as refused:
             yield pb.ReceiveMessageResponse(status=refused.status)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
@@ -152,8 +161,10 @@ class GrpcServer:
         received = aiter(frames)
         commands = (_parsed(pb.TelemetryCommand, frame) async for frame in received)
         try:
-            call = await self._call_of(context)
-            async with aclosing(self._service.telemetry(commands, call)) as answers:
+            async with (
+                self._call(context, 0) as call,
+                aclosing(self._service.telemetry(commands, call)) as answers,
+            ):
                 async for each in answers:
                     yield each
         except Refused as refused:
@@ -162,14 +173,26 @@ class GrpcServer:
             await commands.aclose()
             await received.aclose()  # type: ignore[attr-defined]
 
-    async def _call_of(self, context: Any) -> Call:
+    @asynccontextmanager
+    async def _call(self, context: Any, count: int) -> AsyncGenerator[Call, None]:
+        """Yields the call, while it is counted. count: bytes of its request. Raises Refused."""
+        peer = context.peer()
+        relay = self._front.client(peer)
+        if relay is None:
+            raise unauthorized("the call did not come through grpcServerPort")
+        refused = self._limits.enter(relay.network, peer, count)
+        if refused is not None:
+            raise Refused(pb.TOO_MANY_REQUESTS, refused)
+        try:
+            yield await self._call_of(context, relay)
+        finally:
+            self._limits.leave(relay.network, peer, count)
+
+    async def _call_of(self, context: Any, relay: Relay) -> Call:
         """Raises Refused: the call does not say which client sends it, or does not prove whose it is."""
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         left_s = context.time_remaining()
         left_ms = CALL_MS if left_s is None else int(left_s * 1_000) - ANSWER_MS
-        relay = self._front.client(context.peer())
-        if relay is None:
-            raise unauthorized("the call did not come through grpcServerPort")
         client, sender = client_of(metadata), Sender(relay.address)
         if self._guard.is_on:
             if not relay.may_try():

@@ -166,6 +166,31 @@ async def test_an_authenticated_connection_is_not_closed_for_a_new_one(tmp_path:
             each.close()
 
 
+async def test_bytes_without_a_right_signature_are_limited(tmp_path: Path) -> None:
+    settings = {"unauthenticatedFrameBytesPerAddress": 100_000, **KEYS}
+    async with serving(tmp_path, **settings) as (broker, client):
+        with pytest.raises(REFUSED):
+            await client.send("x" * 200_000)
+        assert (await client.call("QueryRoute", ROUTE)).status.code == pb.UNAUTHORIZED
+    assert broker.process.limits.remembered == 0
+
+
+async def test_calls_of_one_address(tmp_path: Path) -> None:
+    async with serving(tmp_path, grpcMaxConcurrentCallsPerAddress=2) as (_, client):
+        settings = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
+        streams = [client.telemetry() for _ in range(2)]
+        for stream in streams:
+            await stream.write(pb.TelemetryCommand(settings=settings))
+            assert (await stream.read()).status.code == pb.OK
+        assert (await client.send("one")).status.code == pb.TOO_MANY_REQUESTS
+        await streams.pop().done_writing()
+        found = pb.TOO_MANY_REQUESTS
+        for _ in range(100):
+            if found != pb.OK:
+                found = (await client.send("one")).status.code
+        assert found == pb.OK
+
+
 async def test_calls_without_a_right_signature_are_limited(tmp_path: Path) -> None:
     async with serving(tmp_path, unauthenticatedRequestsPerSecond=5, **KEYS) as (_, client):
         found = [(await client.call("QueryRoute", ROUTE)).status.code for _ in range(30)]
