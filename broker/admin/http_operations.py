@@ -124,6 +124,7 @@ OF_MEMBERS: Final = (
     Code.EXCHANGE_BROKER_HA_INFO,
     Code.NOTIFY_BROKER_ROLE_CHANGED,
     Code.KEELMQ_PULL_METADATA,
+    Code.KEELMQ_SERVE_FOR_CLIENT,
 )
 """Not served: with users, members of the cluster alone may send them (keelmq/security/core/rules.py), and
 they have a connection to the remoting port."""

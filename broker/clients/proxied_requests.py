@@ -141,22 +141,23 @@ class ProxiedRequests:
         return self._dispatcher.request(command, peer) or await answer
 
     async def serve_for_client(self, header: ServeForClientRequest, call: Call) -> Reply | None:
-        """Serves a request that a proxy sends for its client (29007). Raises CommandError."""
+        """Serves a request that a proxy sends for its client (29007). Its answer has the opaque of this
+        request. Raises CommandError."""
         sender = _sender_of(header)
         try:
-            request = decode(call.body[LENGTH_BYTES:])
+            request = decode(call.raw_body[LENGTH_BYTES:])
         except RemoteProtocolError as error:
             raise CommandError(ResponseCode.INVALID_PARAMETER, f"the body is no request: {error}") from None
         if request.code == RequestCode.KEELMQ_SERVE_FOR_CLIENT or request.is_response:
             raise CommandError(ResponseCode.INVALID_PARAMETER, "the body is no request of a client")
-        request.opaque = call.opaque
         if header.judge_only:
             self.judge(request, sender)
             return Reply()
-        peer = call.peer
-        frame = self._dispatcher.request(request, ClientPeer(sender, peer.send, peer.is_closing))
+        request.opaque = call.opaque
+        client = ClientPeer(sender, call.peer.send, call.peer.is_closing)
+        frame = self._dispatcher.request(request, client)
         if frame is not None:
-            peer.send(frame)
+            call.peer.send(frame)
         return None
 
     async def close(self) -> None:

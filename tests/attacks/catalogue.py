@@ -14,6 +14,7 @@ MODULES = [
             "container_files",
             "escalate",
             "flood",
+            "grpc_port",
             "guess",
             "ha_port",
             "http_ports",

@@ -46,6 +46,7 @@ GROUPS: Final = {
     "log": "Lose a master's log, or its route",
     "topic": "Read, change or delete topics and groups of others",
     "http": "The HTTP ports",
+    "grpc": "The gRPC port",
     "code": "Every request code, from everybody who may not",
     "container": "A broker container",
     "replay": "Signatures and proofs",

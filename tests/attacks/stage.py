@@ -93,7 +93,8 @@ class Stage:
         """Runs from the first open_container() on."""
         self.addresses: dict[str, str] = {}
         """By what they are: namesrv, controller (it leads), follower, broker (the master), vip (its VIP
-        channel), replica, ha, ha-replica, container (its own port)."""
+        channel), replica, ha, ha-replica, container (its own port), grpc and
+        grpc-replica (of the master and the replica)."""
         self.http_addresses: dict[str, str] = {}
         """namesrv, controller, broker, container."""
         self.offsets: list[int] = []
@@ -293,6 +294,8 @@ class Stage:
         replica = next(each for each in self.cluster.brokers if each is not master)
         self.addresses["replica"] = replica.address
         self.addresses["vip"] = f"{HOST}:{master.settings['fastListenPort']}"
+        self.addresses["grpc"] = f"{HOST}:{master.settings['grpcServerPort']}"
+        self.addresses["grpc-replica"] = f"{HOST}:{replica.settings['grpcServerPort']}"
         self.addresses["ha"] = f"{HOST}:{master.settings['haListenPort']}"
         self.addresses["ha-replica"] = f"{HOST}:{replica.settings['haListenPort']}"
         self.http_addresses["broker"] = master.http_address
@@ -315,6 +318,7 @@ class Stage:
         for broker in self.cluster.brokers:
             broker.settings["namesrvAddr"] = self.cluster.name_servers[0].address
             broker.settings["fastListenPort"] = str(free_port())
+            broker.settings["grpcServerPort"] = str(free_port())
             broker.write()
 
     def _settings(self) -> dict[str, str]:
@@ -381,6 +385,7 @@ _BROKER: Final = {
     "transactionCheckInterval": "1000",
     "transactionTimeOut": "1000",
     "recallMessageEnable": "true",
+    "enableProxy": "true",
 }
 _HA: Final = {"haTlsMode": "enforcing", "haTlsEnable": "true"}
 _USERS: Final = (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks import grpc_port
 from tests.attacks.attacker import Attacker, request_of
 from tests.attacks.catalogue import in_order
 from tests.attacks.ha_port import proves_membership
@@ -104,6 +105,11 @@ class TestWhoMay:
         assert answer.code == 0, str(answer)
         answer = await attacker.ask("namesrv", 105, {"topic": OWN}, by=MALLORY)
         assert answer.code == 0, str(answer)
+
+    async def test_users_over_grpc(self, attacker: Attacker) -> None:
+        """Also what the replica forwards."""
+        for server in ("grpc", "grpc-replica"):
+            assert await grpc_port.may(attacker, server) == []
 
 
 @pytest.mark.parametrize("attack", in_order(), ids=lambda attack: attack.id)
