@@ -30,8 +30,8 @@ from keelmq.runtime.compiled import built_report
 from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
-    "codec", "send", "send_tls", "send_acl", "pull", "flush", "replication", "replica_behind", "failover",
-    "telemetry", "controller", "start", "idle", "memory", "container", "scale",
+    "codec", "send", "send_tls", "send_acl", "pull", "grpc", "flush", "replication", "replica_behind",
+    "failover", "telemetry", "controller", "start", "idle", "memory", "container", "scale",
     "analytics", "analytics_stream", "all",
 )  # fmt: skip
 

@@ -263,9 +263,8 @@ class PopService(TermService):
         """Acknowledges messages of a checkpoint. Returns the end of the record in the log; 0: none of them
         was open."""
         checkpoint = self.state.find(key, revive_queue)
-        still_open = (
-            [] if checkpoint is None else [each for each in offsets if each in checkpoint.open_offsets]
-        )
+        still = set() if checkpoint is None else set(checkpoint.open_offsets)
+        still_open = [each for each in offsets if each in still]
         if not still_open:
             return 0
         tag, body = ack_body(key, still_open, self.broker_name)

@@ -6,16 +6,26 @@ It is no capability: a request is authorized by the group and the topic that it 
 handle's. So a forged or a stolen handle permits nothing that its sender may not do anyway
 (docs/adr/0076-the-proxy-keeps-no-state.md)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 
-from broker.pop.core.handles import NUMBER_CHARS_MAX, BadHandle, Handle, parse_handle, retry_flag
+from broker.pop.core.handles import (
+    BITS_MAX,
+    NUMBER_CHARS_MAX,
+    BadHandle,
+    Handle,
+    bits_text,
+    parse_handle,
+    retry_flag,
+)
 from keelmq.client.message import MessageExt
 from keelmq.remoting.operations.clients import SendBackRequest
 from keelmq.remoting.operations.pop import (
     AckMessageRequest,
+    BatchAck,
+    BatchAckBody,
     ChangeInvisibleTimeRequest,
     ChangeInvisibleTimeResponse,
     PopMessageResponse,
@@ -65,6 +75,11 @@ class Receipt(msgspec.Struct, frozen=True):
             offset=self.offset,
         )
 
+    @property
+    def fits_batch(self) -> bool:
+        """Whether a batch can name the message: it is not too far behind the first one of its checkpoint."""
+        return 0 <= self.offset - self.handle.start_offset < BITS_MAX
+
     def send_back(self, message_id: str) -> SendBackRequest:
         """Returns the request that copies the message to the group's dead letter topic."""
         return SendBackRequest(
@@ -97,6 +112,30 @@ class Receipt(msgspec.Struct, frozen=True):
             revive_queue=answer.revive_qid,
         )
         return Receipt(self.group, self.topic, self.log_offset, handle)
+
+
+def batch_ack_of(receipts: Iterable[Receipt]) -> BatchAckBody:
+    """Returns the request that acknowledges messages of one broker. Each fits_batch."""
+    checkpoints: dict[tuple[str, str, Handle], list[int]] = {}
+    for each in receipts:
+        checkpoint = each.group, each.topic, each.handle._replace(offset=None)
+        checkpoints.setdefault(checkpoint, []).append(each.offset - each.handle.start_offset)
+    return BatchAckBody(
+        acks=[
+            BatchAck(
+                c=group,
+                t=topic,
+                r=handle.retry,
+                so=handle.start_offset,
+                q=handle.queue_id,
+                rq=handle.revive_queue,
+                pt=handle.pop_ms,
+                it=handle.invisible_ms,
+                b=bits_text(indexes),
+            )
+            for (group, topic, handle), indexes in checkpoints.items()
+        ]
+    )
 
 
 def receipt_of(text: str, *, group: str, topic: str) -> Receipt:

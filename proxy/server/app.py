@@ -1,5 +1,7 @@
 """Assembly: a proxy as a program (mqproxy), and one in a broker (enableProxy)."""
 
+from typing import Final
+
 from broker.app.proxy import ProxyParts
 from broker.config.broker_config import BrokerConfig
 from broker.config.detected_address import detect_address
@@ -13,6 +15,7 @@ from keelmq.remoting.operations.broker import TopicRequest
 from keelmq.remoting.operations.broker_metadata import GET_TOPIC_CONFIG
 from keelmq.remoting.operations.route import BrokerData, QueueData, TopicConfig, TopicRouteData
 from keelmq.remoting.peer_limits import PeerLimits
+from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import AsyncLife, StopSteps
 from keelmq.runtime.tasks import TaskSet
@@ -30,7 +33,9 @@ from proxy.server.producers import Producers
 from proxy.server.renewing import Renewing
 from proxy.server.service import MessagingService
 
-OWN_TIMEOUT_MS = 1_000
+OWN_TIMEOUT_MS: Final = 1_000
+OWN_KEPT_MS: Final = 1_000
+OWN_KEPT_MAX: Final = 10_000
 
 
 class ProxyServer(AsyncLife):
@@ -133,13 +138,22 @@ class ProxyServer(AsyncLife):
 
 
 class OwnRoutes:
-    """Routes of a broker without name servers: it is the only one."""
+    """Routes of a broker without name servers: it is the only one. That of a topic which exists is kept for
+    OWN_KEPT_MS."""
 
     def __init__(self, broker: InProcessMaster, config: BrokerConfig, address: str) -> None:
         self._broker, self._config, self._address = broker, config, address
+        self._kept: dict[str, tuple[int, TopicRoute]] = {}
 
     async def find(self, topic: str, *, borrow: bool = False) -> TopicRoute:
         """Returns the route. RouteError."""
+        until_ms, route = self._kept.get(topic, (0, None))
+        return (
+            route if route is not None and now_ms() < until_ms else await self.refresh(topic, borrow=borrow)
+        )
+
+    async def refresh(self, topic: str, *, borrow: bool = False, rotate: bool = False) -> TopicRoute:
+        """As find(), from the broker."""
         config = await self._config_of(topic)
         borrowed = config is None and borrow and self._config.auto_create_topic_enable
         if borrowed:
@@ -155,7 +169,12 @@ class OwnRoutes:
         )
         broker = BrokerData(cluster=cluster, broker_name=name, broker_addrs={MASTER_ID: self._address})
         data = TopicRouteData(queue_datas=[queues], broker_datas=[broker])
-        return make_route(topic, data, borrowed=borrowed)
+        route = make_route(topic, data, borrowed=borrowed)
+        if not borrowed:
+            if len(self._kept) >= OWN_KEPT_MAX:
+                self._kept.clear()
+            self._kept[topic] = now_ms() + OWN_KEPT_MS, route
+        return route
 
     async def _config_of(self, topic: str) -> TopicConfig | None:
         outcome = await self._broker.serve(
@@ -163,10 +182,6 @@ class OwnRoutes:
         )
         found = outcome.body if isinstance(outcome, Ok) else None
         return found if isinstance(found, TopicConfig) else None
-
-    async def refresh(self, topic: str, *, borrow: bool = False, rotate: bool = False) -> TopicRoute:
-        """As find(): nothing is cached."""
-        return await self.find(topic, borrow=borrow)
 
     async def close(self) -> None:
         """Nothing has to be closed."""

@@ -99,13 +99,20 @@ class Cluster:
             raise _refused(error) from error
 
     async def call(
-        self, topic: str, broker_name: str, operation: Operation[Any, Any], header: Wire, *, call: Call
+        self,
+        topic: str,
+        broker_name: str,
+        operation: Operation[Any, Any],
+        header: Wire,
+        body: object = None,
+        *,
+        call: Call,
     ) -> Outcome[Any]:
         """Sends a request to the group's master, again while it has none, until the call's deadline. For
         requests that may be repeated. Raises Refused: there is no route."""
 
         async def attempt(route: TopicRoute) -> Outcome[Any]:
-            return await self.once(route, broker_name, operation, header, call=call)
+            return await self.once(route, broker_name, operation, header, body, call=call)
 
         return await self.repeat(topic, attempt, call)
 

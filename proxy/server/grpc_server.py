@@ -167,6 +167,7 @@ class GrpcServer:
             ):
                 async for each in answers:
                     yield each
+                    del each  # see MessagingService.telemetry()
         except Refused as refused:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
         finally:  # else grpcio's generator ends with the garbage collector, perhaps after the event loop

@@ -7,16 +7,18 @@ it, and its stream may break halfway.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
 from keelmq.client.message import decode_messages
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import Failed, Ok, Outcome, RemoteProtocolError
+from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, RemoteProtocolError
 from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK
 from keelmq.remoting.operations.pop import (
     ACK_MESSAGE,
+    BATCH_ACK_MESSAGE,
     CHANGE_MESSAGE_INVISIBLETIME,
     POP_MESSAGE,
     PopMessageRequest,
@@ -24,7 +26,7 @@ from keelmq.remoting.operations.pop import (
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.tasks import cancel_all
-from proxy.core.handles import Receipt, receipt_of, receipts_of
+from proxy.core.handles import Receipt, batch_ack_of, receipt_of, receipts_of
 from proxy.core.limits import BATCH_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Limits
 from proxy.core.messages import message_of
 from proxy.core.names import group_name, topic_name
@@ -173,14 +175,16 @@ class Receiving:
         if isinstance(outcome, Ok):
             await self._give_back([each for each, _, _ in _popped(outcome, pop, broker_name)], call)
 
-    async def _ack_others(self, receipts: Iterable[Receipt], call: Call) -> None:
-        """Acknowledges messages that the client has not asked for."""
+    async def _ack_others(self, receipts: list[Receipt], call: Call) -> None:
+        """Acknowledges messages of one pop that the client has not asked for."""
         again = Call(call.client, call.sender, now_ms() + CALL_MS)
-        for receipt in receipts:
-            status = await self._ack(receipt.text(), receipt.group, receipt.topic, again)
+        handles, one = [each.text() for each in receipts], receipts[0]
+        for handle, status in zip(
+            handles, await self._ack_all(handles, one.group, one.topic, again), strict=True
+        ):
             if status.code != pb.OK:
                 text = "%s: its tag is not wanted, and it cannot be acknowledged: %s"
-                self._failures.tell(now_ms(), text, receipt.text(), status.message)
+                self._failures.tell(now_ms(), text, handle, status.message)
 
     async def _give_back(self, receipts: Iterable[Receipt], call: Call) -> None:
         again = Call(call.client, call.sender, now_ms() + CALL_MS)
@@ -200,15 +204,37 @@ class Receiving:
         group, topic = group_name(request.group, call.client), topic_name(request.topic, call.client)
         if not 0 < len(request.entries) <= ENTRIES_MAX:
             raise Refused(pb.BAD_REQUEST, f"{len(request.entries)} entries; 1 to {ENTRIES_MAX} are possible")
-        entries = []
-        for each in request.entries:
-            status = await self._ack(each.receipt_handle, group, topic, call)
-            entries.append(
-                pb.AckMessageResultEntry(
-                    message_id=each.message_id, receipt_handle=each.receipt_handle, status=status
-                )
+        handles = [each.receipt_handle for each in request.entries]
+        statuses = await self._ack_all(handles, group, topic, call)
+        entries = [
+            pb.AckMessageResultEntry(
+                message_id=each.message_id, receipt_handle=each.receipt_handle, status=status
             )
-        return pb.AckMessageResponse(status=total_of(each.status for each in entries), entries=entries)
+            for each, status in zip(request.entries, statuses, strict=True)
+        ]
+        return pb.AckMessageResponse(status=total_of(statuses), entries=entries)
+
+    async def _ack_all(self, handles: list[str], group: str, topic: str, call: Call) -> list[pb.Status]:
+        """Returns the status of each. Those that a batch did not acknowledge are sent one by one: each shows
+        why."""
+        acked = await self._ack_batches(handles, group, topic, call) if len(handles) > 1 else ()
+        return [OK if each in acked else await self._ack(each, group, topic, call) for each in handles]
+
+    async def _ack_batches(self, handles: list[str], group: str, topic: str, call: Call) -> set[str]:
+        """Acknowledges messages with one request to each broker. Returns the handles of those that are."""
+        at_broker: dict[str, dict[str, Receipt]] = {}
+        for each in handles:
+            with suppress(Refused):
+                receipt = receipt_of(each, group=group, topic=topic)
+                if receipt.fits_batch:
+                    at_broker.setdefault(receipt.broker_name, {})[each] = receipt
+        acked: set[str] = set()
+        for name, receipts in at_broker.items():
+            body = batch_ack_of(receipts.values())
+            outcome = await self._cluster.call(topic, name, BATCH_ACK_MESSAGE, Empty(), body, call=call)
+            if isinstance(outcome, Ok):
+                acked |= receipts.keys()
+        return acked
 
     async def _ack(self, handle: str, group: str, topic: str, call: Call) -> pb.Status:
         try:

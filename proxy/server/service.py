@@ -136,12 +136,13 @@ class MessagingService:
         self, commands: AsyncIterator[pb.TelemetryCommand], call: Call
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
         """Yields an answer to each settings of a client, and what brokers ask its producers. Raises Refused:
-        the stream ends."""
+        the stream ends. Most streams are idle, so none keeps its last message."""
         stream = Stream(call.client, call.sender)
         reading = asyncio.ensure_future(self._read(commands, stream, call))
         try:
             while (command := await stream.outgoing.get()) is not None:
                 yield command
+                del command
             await reading
         finally:
             self._producers.ended(stream)
@@ -152,11 +153,15 @@ class MessagingService:
         try:
             async for command in commands:
                 if command.WhichOneof("command") == "settings":
-                    settings = await self._completed(command.settings, stream, call)
-                    if not stream.send(pb.TelemetryCommand(status=OK, settings=settings)):
-                        raise Refused(pb.TOO_MANY_REQUESTS, "the client does not read its answers")
+                    await self._answer(command.settings, stream, call)
+                del command
         finally:
             stream.end()
+
+    async def _answer(self, settings: pb.Settings, stream: Stream, call: Call) -> None:
+        answer = pb.TelemetryCommand(status=OK, settings=await self._completed(settings, stream, call))
+        if not stream.send(answer):
+            raise Refused(pb.TOO_MANY_REQUESTS, "the client does not read its answers")
 
     async def _completed(self, settings: pb.Settings, stream: Stream, call: Call) -> pb.Settings:
         check_settings(settings)

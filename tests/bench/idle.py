@@ -26,12 +26,17 @@ SPARE_FILES = 200
 UNKNOWN_CODE = 29_999
 
 
-def run() -> Results:
+def allow_open_files(connections: int) -> None:
+    """Raises this process's limit, which a broker inherits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = CONNECTIONS + FIRST_ONES + SPARE_FILES
+    needed = connections + SPARE_FILES
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise BenchError(f"{needed} open files are needed, the limit is {hard}: raise it (ulimit -n)")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))  # the broker inherits it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+
+
+def run() -> Results:
+    allow_open_files(CONNECTIONS + FIRST_ONES)
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as place:
         results = {}
         for name, registers in (("idle_connection", False), ("idle_consumer", True)):

@@ -14,6 +14,7 @@ SUITES = (
     "send_tls",
     "send_acl",
     "pull",
+    "grpc",
     "flush",
     "replication",
     "replica_behind",

@@ -124,3 +124,11 @@ def bits_of(text: str) -> list[int]:
     if len(raw) * 8 > BITS_MAX:
         raise BadHandle(f"a bit set of {len(raw) * 8} bits; {BITS_MAX} is the limit")
     return [8 * at + bit for at, byte in enumerate(raw) for bit in range(8) if byte >> bit & 1]
+
+
+def bits_text(indexes: Iterable[int]) -> str:
+    """Returns the bit set that bits_of() reads. indexes: below BITS_MAX."""
+    bits = 0
+    for index in indexes:
+        bits |= 1 << index
+    return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()

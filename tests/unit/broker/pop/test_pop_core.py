@@ -12,6 +12,7 @@ from broker.pop.core.handles import (
     BadHandle,
     Handle,
     bits_of,
+    bits_text,
     order_count_infos,
     parse_handle,
     retry_flag,
@@ -73,7 +74,7 @@ def test_a_handle_needs_what_java_reads_of_it(
 def test_bit_sets(bits: set[int]) -> None:
     number = sum(1 << bit for bit in bits)
     raw = base64.b64encode(number.to_bytes(26, "little")).decode()
-    assert bits_of(raw) == sorted(bits)
+    assert bits_of(raw) == bits_of(bits_text(bits)) == sorted(bits)
 
 
 @pytest.mark.parametrize("text", ["*", "A", base64.b64encode(bytes(513)).decode()])

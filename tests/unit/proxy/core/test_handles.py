@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.pop.core.handles import bits_of
 from keelmq.remoting.operations.pop import ChangeInvisibleTimeResponse, PopMessageResponse
-from proxy.core.handles import Receipt, receipt_of, receipts_of
+from proxy.core.handles import Receipt, batch_ack_of, receipt_of, receipts_of
 from proxy.core.statuses import Refused
 from proxy.wire import messaging_pb2 as pb
 from tests.unit.proxy.core.test_messages import stored
@@ -31,6 +32,22 @@ def test_a_handle_is_made_of_the_answer() -> None:
     ack = receipt.ack()
     assert (ack.consumer_group, ack.topic, ack.queue_id, ack.offset) == ("g", "T", 3, 7)
     assert ack.extra_info == "5 1000 60000 2 0 b 3 7"
+
+
+def test_acknowledgements_of_a_checkpoint_are_one() -> None:
+    first, second, other = (
+        receipt_of(f"K1 g T 99 {each}", group="g", topic="T")
+        for each in ("5 1000 60000 2 0 b 3 7", "5 1000 60000 2 0 b 3 16", "8 1000 60000 2 1 b 0 8")
+    )
+    one, two = batch_ack_of([first, second, other]).acks
+    assert (one.topic, one.group, one.queue_id, one.start_offset, one.pop_ms) == ("T", "g", 3, 5, 1_000)
+    assert (one.retry, two.retry, one.revive_queue, one.invisible_ms) == ("0", "1", 2, 60_000)
+    assert (bits_of(one.bits), bits_of(two.bits)) == ([2, 11], [0])
+
+
+@pytest.mark.parametrize(("offset", "fits"), [(4, False), (5, True), (4_100, True), (4_101, False)])
+def test_a_batch_names_messages_near_the_first_one(offset: int, fits: bool) -> None:
+    assert receipt_of(f"K1 g T 99 5 1000 60000 2 0 b 3 {offset}", group="g", topic="T").fits_batch is fits
 
 
 def test_a_retry_has_its_own_handle() -> None:

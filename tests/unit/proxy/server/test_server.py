@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from broker.app.broker import Broker
-from keelmq.remoting.operation import Empty
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty
 from keelmq.remoting.operations.broker_metadata import (
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     SubscriptionGroupConfig,
 )
+from keelmq.remoting.operations.pop import ACK_MESSAGE, BATCH_ACK_MESSAGE
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError
 from proxy.core.times import duration, ms_of, timestamp
@@ -184,6 +187,36 @@ async def test_handles_that_are_garbage(client: GrpcClient) -> None:
     assert answer.status.code == pb.MULTIPLE_RESULTS
     assert [each.status.code for each in answer.entries] == [pb.OK, *[pb.INVALID_RECEIPT_HANDLE] * len(bad)]
     assert [each.receipt_handle for each in answer.entries] == [good, *bad]
+
+
+async def no_request(header: Any, call: Call) -> Any:
+    raise CommandError(ResponseCode.SYSTEM_ERROR, "this request is not expected")
+
+
+async def test_acknowledgements_are_one_request(served: tuple[Broker, GrpcClient]) -> None:
+    broker, client = served
+    await client.send("one", "two", "three")
+    _, messages = await client.receive()
+    handlers = broker.operations.handlers
+    handlers[ACK_MESSAGE.code] = (ACK_MESSAGE, no_request)
+    answer = await client.ack(*map(handle_of, messages), "x")
+    assert [each.status.code for each in answer.entries] == [pb.OK] * 3 + [pb.INVALID_RECEIPT_HANDLE]
+    for message in messages:  # none is left to change
+        request = pb.ChangeInvisibleDurationRequest(
+            group=GROUP, topic=TOPIC, receipt_handle=handle_of(message), invisible_duration=duration(1)
+        )
+        changed = await client.call("ChangeInvisibleDuration", request)
+        assert changed.status.code == pb.INVALID_RECEIPT_HANDLE
+
+
+async def test_acknowledgements_that_are_refused_together_are_sent_one_by_one(
+    served: tuple[Broker, GrpcClient],
+) -> None:
+    broker, client = served
+    await client.send("one", "two")
+    _, messages = await client.receive()
+    broker.operations.handlers[BATCH_ACK_MESSAGE.code] = (BATCH_ACK_MESSAGE, no_request)
+    assert (await client.ack(*map(handle_of, messages))).status.code == pb.OK
 
 
 async def test_the_handle_of_another_group_acknowledges_nothing(client: GrpcClient) -> None:
