@@ -294,7 +294,7 @@ class SendForwarder:
                         self._failures += 1
                         await asyncio.sleep(RETRY.pause_ms(self._failures, random.random()) / 1000)
                         outcome = await self._attempt(command, body, deadline_ms)
-                if not _is_too_early(outcome):
+                if not is_too_early(outcome):
                     return outcome
         if self._gate.writable:
             return None  # its own refusal gives the reason
@@ -320,7 +320,7 @@ class SendForwarder:
             header = _header(command, self._broker_name)
             call = self._client.call(address, SEND_MESSAGE_V2, header, body, timeout_ms=left_ms)
             outcome = await self._unless_replaced(address, asyncio.create_task(call))
-        self._master_refuses = _is_too_early(outcome)
+        self._master_refuses = is_too_early(outcome)
         if not self._master_refuses:
             self._failures = 0
             self.forwarded += 1
@@ -343,7 +343,9 @@ class SendForwarder:
             call.cancel()
 
 
-def _is_too_early(outcome: Outcome[SendMessageResponse]) -> bool:
+def is_too_early(outcome: Outcome[Any]) -> bool:
+    """Returns whether the request surely was not carried out because the group has no master at this address
+    now, or one whose replicas are not in sync yet."""
     if not isinstance(outcome, Failed):
         return False
     too_few = outcome.code == ResponseCode.SYSTEM_ERROR and outcome.remark.startswith(TOO_FEW)

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from broker.admission.send_forwarder import is_too_early
 from broker.clients.proxied_requests import Sender
 from keelmq.client.cluster.routes import RouteError, TopicRoute
 from keelmq.remoting.codes import ResponseCode
@@ -38,14 +39,6 @@ CALL_MS: Final = 3_000
 FACTS_KEPT_MS: Final = 5_000
 FACTS_MAX: Final = 10_000
 FACTS_TIMEOUT_MS: Final = 500
-PASSING_CODES: Final = frozenset(
-    {
-        ResponseCode.RPC_SEND_TO_CHANNEL_FAILED,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.GO_AWAY,
-    }
-)
-"""The group of brokers has no master at this address now, or not yet: nothing was done."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -193,8 +186,9 @@ class Cluster:
 
 
 def _passes(outcome: Outcome[Any], *, may_repeat: bool) -> bool:
+    """Whether the group of brokers may carry the request out in a moment."""
     if isinstance(outcome, Failed):
-        return outcome.code in PASSING_CODES
+        return is_too_early(outcome) or outcome.code == ResponseCode.GO_AWAY
     return may_repeat and isinstance(outcome, Unknown)
 
 
