@@ -20,8 +20,8 @@ KINDS = (GRPC_PYTHON, GRPC_NODE)
 PAUSE_MS_MAX = 3_000
 """Between two acknowledgements while a master is replaced: 0.3 s on an idle machine."""
 RECOVERY_MS_MAX = 10_000
-"""After the start of a proxy: pauses between two attempts of the clients to connect grow with the time that it
-was gone. 5 s where a start takes a second."""
+"""After the start of a proxy: the longer it was gone, the longer clients pause between attempts to connect.
+5 s where a start takes a second."""
 INVISIBLE_S = 10
 ARRIVAL_S = 60.0
 
