@@ -23,11 +23,12 @@ from keelmq.runtime.tls.contexts import ServerTls
 from keelmq.runtime.tls.settings import TlsConfig, client_tls, server_tls
 from keelmq.security.signer import Signer, optional_signer
 from proxy.core.limits import Limits
+from proxy.server.broker_judge import BrokerJudge
 from proxy.server.cluster import Cluster, Routes
 from proxy.server.config import ProxyConfig
 from proxy.server.front import Front
 from proxy.server.grpc_server import GrpcServer, ServerSettings
-from proxy.server.guard import Guard, judge_of
+from proxy.server.guard import Guard, Judge, judge_of
 from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
 from proxy.server.producers import Producers
 from proxy.server.renewing import Renewing
@@ -36,6 +37,10 @@ from proxy.server.service import MessagingService
 OWN_TIMEOUT_MS: Final = 1_000
 OWN_KEPT_MS: Final = 1_000
 OWN_KEPT_MAX: Final = 10_000
+NO_PLAIN_ACL = (
+    "the gRPC port does not check accounts of ACL 1.0 (aclEnable): {}, or make users of them: "
+    "migrateAuthFromV1Enabled"
+)
 
 
 class ProxyServer(AsyncLife):
@@ -58,11 +63,16 @@ class ProxyServer(AsyncLife):
         parts: ProxyParts | None = None,
     ) -> None:
         """host: shown to clients that do not say which address they use. tls: of requests to other servers,
-        which signer signs. server_tls, limits: of the ports of this process. parts: of the broker in it;
-        None: there is none."""
-        guard = Guard(None if parts is None else judge_of(parts.requests))
+        which signer signs as a member; None: without a broker in this process, nothing is checked.
+        server_tls, limits: of the ports of this process. parts: of the broker in it; None: there is none."""
         pushed = OperationTable()
         self._client = RemotingClient(pushed, tls=client_tls(tls), signer=signer)
+        judge: Judge | None = None
+        if parts is not None:
+            judge = judge_of(parts.requests)
+        elif signer is not None:
+            judge = BrokerJudge(self._client, tuple(split_list(namesrv_addr))).judge
+        guard = Guard(judge)
         masters: Masters = TcpMasters(self._client, for_clients=guard.is_on)
         self._in_process: InProcessMaster | None = None
         if parts is not None:
@@ -189,11 +199,14 @@ class OwnRoutes:
 
 def make_server(config: ProxyConfig) -> ProxyServer:
     """Returns the server of the program mqproxy. Raises ConfigError."""
-    if config.security_on:
+    signer = optional_signer(config.member_credentials, proof=True)
+    if config.security_on and signer is None:
         raise ConfigError(
-            "mqproxy cannot check signatures and ACLs, since it has no users: run it without "
-            "authenticationEnabled, authorizationEnabled, aclEnable and members, or set enableProxy=true"
+            "mqproxy has no users, so brokers check its clients: set innerClientAuthenticationCredentials as "
+            "at the brokers, or run it without authenticationEnabled, authorizationEnabled and aclEnable"
         )
+    if config.acl_enable:
+        raise ConfigError(NO_PLAIN_ACL.format("remove the key"))
     name_servers = tuple(split_list(config.namesrv_addr))
     return ProxyServer(
         config,
@@ -204,6 +217,7 @@ def make_server(config: ProxyConfig) -> ProxyServer:
         tls=config,
         server_tls=server_tls(config),
         limits=config.peer_limits(),
+        signer=signer,
     )
 
 
@@ -211,10 +225,7 @@ async def start_in_broker(parts: ProxyParts) -> ProxyServer:
     """Returns the server of a broker, which serves. Raises ConfigError."""
     config = parts.config
     if config.acl_enable:
-        raise ConfigError(
-            "the gRPC port does not check accounts of ACL 1.0 (aclEnable): set enableProxy=false, or make "
-            "users of them: migrateAuthFromV1Enabled"
-        )
+        raise ConfigError(NO_PLAIN_ACL.format("set enableProxy=false"))
     server = ProxyServer(
         config,
         bind_address=config.bind_address,

@@ -236,6 +236,7 @@ async def checks(attacker: Attacker, by: Identity | None) -> Outcome:
     "finds out whether a topic exists",
     asset=NAMES,
     success="the answers for one of alice and for none differ",
+    open=False,
 )
 async def exists(attacker: Attacker, by: Identity | None) -> Outcome:
     answers = []

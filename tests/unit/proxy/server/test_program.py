@@ -15,7 +15,7 @@ from proxy.server.program import run
         (["--set", "grpcServerPrt=1"], "did you mean 'grpcServerPort'?"),
         (["--set", "proxyMode=LOCAL"], "start the broker with enableProxy=true"),
         (["--set", "tlsTestModeEnable=false"], "set tls.test.mode.enable=false"),
-        (["-n", "a:1", "--set", "authenticationEnabled=true"], "mqproxy cannot check signatures"),
+        (["-n", "a:1", "--set", "authenticationEnabled=true"], "mqproxy has no users"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

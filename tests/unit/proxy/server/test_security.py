@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,18 @@ from keelmq.client.cluster.routes import make_route
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.command import RemotingCommand, encode
-from keelmq.remoting.operation import Failed, Ok, Outcome
+from keelmq.remoting.operation import Failed, Ok, OperationTable, Outcome, Reply
 from keelmq.remoting.operations.clients import SERVE_FOR_CLIENT, ServeForClientRequest
-from keelmq.remoting.operations.route import BrokerData, TopicRouteData
+from keelmq.remoting.operations.route import (
+    GET_BROKER_CLUSTER_INFO,
+    GET_ROUTEINFO_BY_TOPIC,
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+)
 from keelmq.remoting.operations.transactions import END_TRANSACTION, EndTransactionRequest
+from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.runtime.config import ConfigError
 from keelmq.security.signer import Credentials, optional_signer, signer_of
 from proxy.core.authorization import AUTHORIZATION, DATE_TIME, credential_of
@@ -31,7 +40,7 @@ from proxy.server.masters import BrokerRequest, TcpMasters
 from proxy.wire import messaging_pb2 as pb
 from tests.unit.broker.metadata.test_secure_broker import ADMIN, KEYS, MEMBER
 from tests.unit.proxy.server import parts
-from tests.unit.proxy.server.parts import GROUP, METADATA, TOPIC, GrpcClient, create, handle_of, serving
+from tests.unit.proxy.server.parts import GROUP, HOST, METADATA, TOPIC, GrpcClient, create, handle_of, serving
 
 TIME = "20261129T221500Z"
 AUTH_CREATE_USER, AUTH_CREATE_ACL, AUTH_DELETE_ACL = 3001, 3006, 3008
@@ -293,7 +302,66 @@ async def test_who_lost_the_right_gets_no_half_message_on_an_open_stream(tmp_pat
             await reading
 
 
-def test_mqproxy_has_no_users() -> None:
+# -- mqproxy: brokers judge its clients --------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def proxied(broker: Broker, **more: Any) -> AsyncIterator[GrpcClient]:
+    """A proxy alone, whose name server knows one broker."""
+    data = BrokerData(cluster="c", broker_name="broker-a", broker_addrs={MASTER_ID: broker.address})
+    queues = QueueData(broker_name="broker-a", read_queue_nums=1, write_queue_nums=1, perm=6)
+
+    async def route(header: Any, call: Any) -> Reply:
+        return Reply(body=TopicRouteData(queue_datas=[queues], broker_datas=[data]))
+
+    async def cluster(header: Any, call: Any) -> Reply:
+        return Reply(body=ClusterInfo(broker_addr_table={"broker-a": data}, cluster_addr_table={}))
+
+    table = OperationTable()
+    table.bind(GET_ROUTEINFO_BY_TOPIC, route)
+    table.bind(GET_BROKER_CLUSTER_INFO, cluster)
+    name_server = TcpServer(table, host=HOST, port=0, name="namesrv")
+    await name_server.start()
+    settings = {
+        "namesrvAddr": f"{HOST}:{name_server.address[1]}", "grpcServerPort": 0, "bindAddress": HOST,
+        "grpcClientConsumerMinLongPollingTimeoutMillis": 0, "authenticationEnabled": True, **more,
+    }  # fmt: skip
+    try:
+        async with (
+            make_server(ProxyConfig.model_validate(settings)) as proxy,
+            grpc.aio.insecure_channel(f"{HOST}:{proxy.port}") as channel,
+        ):
+            yield GrpcClient(channel)
+    finally:
+        await name_server.close()
+
+
+INNER = {"innerClientAuthenticationCredentials": KEYS["inner_client_authentication_credentials"]}
+
+
+async def test_clients_of_mqproxy_have_their_own_rights(served: tuple[Broker, GrpcClient]) -> None:
+    broker, _ = served
+    async with proxied(broker, **INNER) as client:
+        await test_a_user_with_rights_is_served(client)
+        await test_a_user_without_rights_is_refused(client)
+        for metadata in BAD:
+            for name, request in CALLS:
+                found = await client.call(name, request, metadata=metadata)
+                assert found.status.code == pb.UNAUTHORIZED, name
+        # What the proxy remembers is no right to send.
+        assert (await client.call("SendMessage", sending(), metadata=ALICE)).status.code == pb.OK
+        await as_admin(broker, AUTH_DELETE_ACL, {"subject": "User:alice"})
+        assert (await client.call("SendMessage", sending(), metadata=ALICE)).status.code == pb.FORBIDDEN
+
+
+async def test_mqproxy_with_a_wrong_key_serves_nobody(served: tuple[Broker, GrpcClient]) -> None:
+    wrong = json.dumps({"accessKey": "inner", "secretKey": "wrong"})
+    async with proxied(served[0], innerClientAuthenticationCredentials=wrong) as client:
+        found = await client.call("SendMessage", sending(), metadata=ALICE)
+        assert found.status.code == pb.UNAUTHORIZED
+
+
+def test_mqproxy_with_security_needs_the_key_of_members() -> None:
     config = ProxyConfig.model_validate({"namesrvAddr": "127.0.0.1:1", "authenticationEnabled": True})
-    with pytest.raises(ConfigError, match="mqproxy cannot check signatures"):
+    with pytest.raises(ConfigError, match="mqproxy has no users"):
         make_server(config)

@@ -1,0 +1,83 @@
+"""BrokerJudge: mqproxy has no users, so it asks a broker whether a client may send a request (29007).
+
+This is for what goes to no broker otherwise (routes, heartbeats, settings). Each broker has all users and ACLs
+of its cluster. What it allows counts for some seconds here. Messages are judged by their broker each time."""
+
+from typing import Any, Final
+
+from broker.clients.proxied_requests import Sender
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.command import RemotingCommand, encode
+from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, Unknown
+from keelmq.remoting.operations.clients import SERVE_FOR_CLIENT
+from keelmq.remoting.operations.route import GET_BROKER_CLUSTER_INFO
+from keelmq.runtime.clock import now_ms
+from keelmq.security.server_access import ip_of
+
+ALLOWED_MS: Final = 5_000
+ALLOWED_MAX: Final = 10_000
+REQUEST_BYTES_MAX: Final = 4_096
+"""Of a request whose verdict is remembered."""
+MASTERS_MS: Final = 30_000
+ASK_MS: Final = 1_000
+TRIES: Final = 3
+"""Brokers that are asked, if one does not answer."""
+
+
+class BrokerJudge:
+    """client: signs as a member of the cluster."""
+
+    def __init__(self, client: RemotingClient, name_servers: tuple[str, ...]) -> None:
+        self._client, self._name_servers = client, name_servers
+        self._allowed: dict[object, int] = {}
+        self._masters: list[str] = []
+        self._masters_until_ms = 0
+
+    async def judge(self, command: RemotingCommand, sender: Sender) -> Outcome[Any]:
+        """See guard.Judge."""
+        request = encode(command)
+        key = (sender.credential, ip_of(sender.address), request)
+        if self._allowed.get(key, 0) > now_ms():
+            return Ok(Empty())
+        outcome: Outcome[Any] = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "no broker has a master now")
+        for address in (await self._known_masters())[:TRIES]:
+            outcome = await self._client.call(
+                address, SERVE_FOR_CLIENT, sender.header(judge_only=True), request, timeout_ms=ASK_MS
+            )
+            if isinstance(outcome, Ok):
+                self._remember(key, len(request))
+            if not _is_silent(outcome):
+                return outcome
+            self._masters.remove(address)
+            self._masters.append(address)
+        return outcome
+
+    def _remember(self, key: object, count: int) -> None:
+        if count > REQUEST_BYTES_MAX:
+            return
+        self._allowed.pop(key, None)
+        if len(self._allowed) >= ALLOWED_MAX:
+            del self._allowed[next(iter(self._allowed))]
+        self._allowed[key] = now_ms() + ALLOWED_MS
+
+    async def _known_masters(self) -> list[str]:
+        """Those that answered are first."""
+        if self._masters and now_ms() < self._masters_until_ms:
+            return list(self._masters)
+        for address in self._name_servers:
+            found = await self._client.call(address, GET_BROKER_CLUSTER_INFO, Empty(), timeout_ms=ASK_MS)
+            if isinstance(found, Ok):
+                brokers = found.body.broker_addr_table.values()
+                masters = {each.broker_addrs.get(MASTER_ID) for each in brokers} - {None}
+                kept = [each for each in self._masters if each in masters]
+                self._masters = kept + sorted(masters.difference(kept))
+                self._masters_until_ms = now_ms() + MASTERS_MS
+                break
+        return list(self._masters)
+
+
+def _is_silent(outcome: Outcome[Any]) -> bool:
+    return isinstance(outcome, Unknown) or (
+        isinstance(outcome, Failed) and outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED
+    )
