@@ -1,7 +1,8 @@
 """BrokerJudge: mqproxy has no users, so it asks a broker whether a client may send a request (29007).
 
-This is for what goes to no broker otherwise (routes, heartbeats, settings). Each broker has all users and ACLs
-of its cluster. What it allows counts for some seconds here. Messages are judged by their broker each time."""
+This is for what goes to no broker otherwise (routes, heartbeats, settings). Each broker has all users and
+ACLs of its cluster. What it allows counts for some seconds here. A request that goes to a broker is judged
+there, each time."""
 
 from typing import Any, Final
 
