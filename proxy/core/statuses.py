@@ -26,6 +26,7 @@ _CODES: Final[Mapping[int, pb.Code]] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: pb.HA_NOT_AVAILABLE,
     ResponseCode.MESSAGE_ILLEGAL: pb.BAD_REQUEST,
     ResponseCode.INVALID_PARAMETER: pb.BAD_REQUEST,
+    ResponseCode.ILLEGAL_OPERATION: pb.BAD_REQUEST,
     ResponseCode.NO_PERMISSION: pb.FORBIDDEN,
     ResponseCode.TOPIC_NOT_EXIST: pb.TOPIC_NOT_FOUND,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: pb.CONSUMER_GROUP_NOT_FOUND,
@@ -62,6 +63,22 @@ def status_of_handle(outcome: Failed | Unknown) -> pb.Status:
     every second for ever, unless the answer is INVALID_RECEIPT_HANDLE."""
     if isinstance(outcome, Failed) and outcome.code in _STALE_HANDLE:
         return pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message=outcome.remark)
+    return status_of(outcome)
+
+
+def status_of_dead_letter(outcome: Failed | Unknown) -> pb.Status:
+    """As status_of_handle(), for a message that is forwarded. SYSTEM_ERROR: the broker has no message at the
+    handle's offset in the log."""
+    if isinstance(outcome, Failed) and outcome.code == ResponseCode.SYSTEM_ERROR:
+        return pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message=outcome.remark)
+    return status_of_handle(outcome)
+
+
+def status_of_transaction(outcome: Failed | Unknown) -> pb.Status:
+    """As status_of(), for a request that names a transaction id. SYSTEM_ERROR: the broker has no such half
+    message, or its transaction has ended in the other way."""
+    if isinstance(outcome, Failed) and outcome.code == ResponseCode.SYSTEM_ERROR:
+        return pb.Status(code=pb.INVALID_TRANSACTION_ID, message=outcome.remark)
     return status_of(outcome)
 
 

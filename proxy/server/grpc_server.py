@@ -1,6 +1,6 @@
 """GrpcServer: MessagingService on a port, with grpc.aio.
 
-gRPC sends no message names, so the service is registered under RocketMQ's path with generic handlers, from
+gRPC sends no message names, so the service is registered under RocketMQ's path from
 the descriptor of messaging.proto. A business error is a status in the answer; only a broken stream is an
 error of gRPC."""
 
@@ -24,6 +24,7 @@ from proxy.core.authorization import credential_of, unauthorized
 from proxy.core.call_limits import CallLimits
 from proxy.core.names import client_of
 from proxy.core.statuses import Refused
+from proxy.server.accepting import AcceptingServer
 from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
 from proxy.server.front import Front, Relay
 from proxy.server.guard import Guard
@@ -33,11 +34,22 @@ from proxy.wire import messaging_pb2 as pb
 logger = logging.getLogger(__name__)
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
-ADMIN_PREFIX: Final = "/apache.rocketmq.v2.Admin/"
+ADMIN_SERVICE: Final = "apache.rocketmq.v2.Admin"
+ADMIN_METHODS: Final = (
+    "ChangeLogLevel", "DescribeTopicStatus", "ListSubscription", "DescribeSubscription", "DeleteSubscription",
+    "DescribeGroupAccumulation", "ListConsumerConnection", "ResetGroupOffset", "QueryMessage",
+    "PrintThreadStackTrace", "VerifyMessage", "AdminSendMessage", "GetConsumerRunningInfo", "GetTopicRoute",
+    "QueryTimeSpan", "GetProxyRuntimeStats",
+)  # fmt: skip
+"""RocketMQ's service for administrators, which its coming Studio calls."""
 IDLE_MS: Final = 120_000
 PING_MS_MIN: Final = 5_000
 """C++ sends a ping every minute, without a call: grpcio's default answers with GOAWAY."""
 STOP_S: Final = 1.0
+GRPCIO, ASYNCIO = "grpc._cython.cygrpc", "asyncio"
+"""Loggers that tell what failed in grpcio."""
+GRPCIO_TASK: Final = "<coroutine without __name__>"
+"""How asyncio names a task of grpcio."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +75,31 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
+class HeaderLog(logging.Filter):
+    """grpcio fails with a traceback for each header and each path that is no UTF-8: a client could fill the
+    disk. This makes of them a warning now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bad_headers = RateLimitedLogger(logger, level=logging.WARNING)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether the record is logged as it is."""
+        error = record.exc_info[1] if record.exc_info else None
+        is_ours = record.name == ASYNCIO and GRPCIO_TASK not in record.getMessage()
+        if is_ours or not (
+            isinstance(error, UnicodeDecodeError) or isinstance(record.msg, UnicodeDecodeError)
+        ):
+            return True
+        self._bad_headers.tell(now_ms(), "a client has sent a header or a path that is no UTF-8")
+        return False
+
+
+_header_log: Final = HeaderLog()
+logging.getLogger(GRPCIO).addFilter(_header_log)
+logging.getLogger(ASYNCIO).addFilter(_header_log)
+
+
 class GrpcServer:
     def __init__(
         self, service: MessagingService, settings: ServerSettings, guard: Guard, front: Front
@@ -73,15 +110,17 @@ class GrpcServer:
             connection_bytes_max=RUNNING_BYTES_OF_CONNECTION_MAX,
             bytes_max=RUNNING_BYTES_MAX,
         )
-        self._server: grpc.aio.Server | None = None
+        self._server: AcceptingServer | None = None
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
         self.port = 0
 
     async def start(self) -> None:
         """Binds the port and serves. Raises ConfigError: it cannot be bound."""
         settings = self._settings
-        server = grpc.aio.server(options=settings.options(), maximum_concurrent_rpcs=settings.calls_max)
-        server.add_generic_rpc_handlers((self._handlers(), _AdminHandler()))
+        server = AcceptingServer(settings.options(), settings.calls_max)
+        server.add_registered_method_handlers(SERVICE, self._handlers())
+        refusal = _unimplemented(ADMIN, streams=False)
+        server.add_registered_method_handlers(ADMIN_SERVICE, dict.fromkeys(ADMIN_METHODS, refusal))
         path = f"unix:{self._front.socket_path}"
         try:
             server.add_insecure_port(path)
@@ -106,11 +145,9 @@ class GrpcServer:
 
     # -- handlers ----------------------------------------------------------------------------------------
 
-    def _handlers(self) -> grpc.GenericRpcHandler:
+    def _handlers(self) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
         methods = pb.DESCRIPTOR.services_by_name["MessagingService"].methods
-        return grpc.method_handlers_generic_handler(
-            SERVICE, {method.name: self._handler(method) for method in methods}
-        )
+        return {method.name: self._handler(method) for method in methods}
 
     def _handler(self, method: MethodDescriptor) -> "grpc.RpcMethodHandler[Any, Any]":
         response = _class_of(method.output_type.name)
@@ -207,15 +244,6 @@ class GrpcServer:
         self._failures.tell(now_ms(), "%s failed: %s: %s", name, type(error).__name__, error)
         logger.debug("%s failed", name, exc_info=error)
         return pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=f"internal error: {type(error).__name__}")
-
-
-class _AdminHandler(grpc.GenericRpcHandler):
-    """RocketMQ's service for administrators, which its coming Studio calls."""
-
-    def service(self, handler_call_details: Any) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        """Returns a handler that refuses; None: the call is for another service."""
-        method = handler_call_details.method
-        return _unimplemented(ADMIN, streams=False) if method.startswith(ADMIN_PREFIX) else None
 
 
 def _unimplemented(why: str, *, streams: bool) -> "grpc.RpcMethodHandler[Any, Any]":

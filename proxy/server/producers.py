@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 10_000
 HEARTBEAT_TIMEOUT_MS: Final = 3_000
-OUTGOING_MAX: Final = 256
-"""Commands that a stream holds for a client that does not read."""
+OUTGOING_MAX: Final = 16
+"""Commands that a stream holds for a client that does not read; each may be a message of 4 MiB."""
 TOPICS_MAX: Final = 256
 """Topics of one producer."""
 

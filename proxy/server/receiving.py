@@ -33,7 +33,7 @@ from proxy.core.names import group_name, topic_name
 from proxy.core.renewals import Place
 from proxy.core.routes import ANY_QUEUE
 from proxy.core.settings import nack_ms
-from proxy.core.statuses import OK, Refused, status_of, status_of_handle, total_of
+from proxy.core.statuses import OK, Refused, status_of, status_of_dead_letter, status_of_handle, total_of
 from proxy.core.times import ms_of, timestamp
 from proxy.server.cluster import CALL_MS, Call, Cluster
 from proxy.server.renewing import Renewing
@@ -278,7 +278,7 @@ class Receiving:
             topic, receipt.broker_name, CONSUMER_SEND_MSG_BACK, header, call=call
         )
         if not isinstance(outcome, Ok):
-            return pb.ForwardMessageToDeadLetterQueueResponse(status=status_of_handle(outcome))
+            return pb.ForwardMessageToDeadLetterQueueResponse(status=status_of_dead_letter(outcome))
         status = await self._ack(request.receipt_handle, group, topic, call)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=status)
 

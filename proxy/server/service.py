@@ -17,7 +17,7 @@ from proxy.core.names import group_name, topic_name
 from proxy.core.renewals import Place
 from proxy.core.routes import assignments_of, endpoints_for, queues_of, types_of
 from proxy.core.settings import check_settings, completed
-from proxy.core.statuses import NO_LITE, OK, Refused, status_of
+from proxy.core.statuses import NO_LITE, OK, Refused, status_of_transaction
 from proxy.core.transactions import half_message_of
 from proxy.server.cluster import Call, Cluster
 from proxy.server.guard import Guard
@@ -130,7 +130,9 @@ class MessagingService:
         half = half_message_of(request.transaction_id)
         header = half.end(topic, request.resolution, request.source)
         outcome = await self._cluster.call(topic, half.broker_name, END_TRANSACTION, header, call=call)
-        return pb.EndTransactionResponse(status=OK if isinstance(outcome, Ok) else status_of(outcome))
+        return pb.EndTransactionResponse(
+            status=OK if isinstance(outcome, Ok) else status_of_transaction(outcome)
+        )
 
     async def telemetry(
         self, commands: AsyncIterator[pb.TelemetryCommand], call: Call
@@ -143,6 +145,7 @@ class MessagingService:
             while (command := await stream.outgoing.get()) is not None:
                 yield command
                 del command
+                stream.outgoing.task_done()
             await reading
         finally:
             self._producers.ended(stream)
@@ -154,6 +157,7 @@ class MessagingService:
             async for command in commands:
                 if command.WhichOneof("command") == "settings":
                     await self._answer(command.settings, stream, call)
+                    await stream.outgoing.join()  # the next settings are read when these are written
                 del command
         finally:
             stream.end()
