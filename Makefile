@@ -28,6 +28,7 @@ fuzz:
 	./run keelmq fuzz frames --count 1000000
 	./run keelmq fuzz http --count 10000
 	./run keelmq fuzz security --count 300000
+	./run keelmq fuzz grpc --count 300000
 # make chaos SEED=7 SECURE=1 (docs/chaos.md)
 chaos:
 	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED)) $(if $(SECURE),--secure)

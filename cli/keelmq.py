@@ -276,7 +276,7 @@ def sim(
 
 @app.command()
 def fuzz(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="frames, http or security")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="frames, http, security or grpc")],
     count: Annotated[
         int, typer.Option("--count", min=1, help="Number of frames, requests or inputs")
     ] = 100_000,
@@ -290,8 +290,8 @@ def fuzz(
         ),
     ] = None,
 ) -> None:
-    """Send malformed requests to every handler, or hostile input to the security code, without a network
-    (source checkout only)."""
+    """Send malformed requests to every handler, or hostile input to the security code or the gRPC port, on
+    this machine only (source checkout only)."""
     raise typer.Exit(_from_source("fuzz").run(what, count=count, seed=seed, target=target))
 
 

@@ -1,4 +1,4 @@
-"""`keelmq fuzz frames|http|security`: garbage for every handler and every check, and a verdict.
+"""`keelmq fuzz frames|http|security|grpc`: garbage for every handler and every check, and a verdict.
 
 Rounds of frames do not depend on each other, so each core runs its share of them in a process of its own:
 the same rounds, whatever the number of cores.
@@ -26,7 +26,9 @@ def run(what: str, *, count: int, seed: int, target: str | None) -> int:
         return run_http(count, seed)
     if what == "security":
         return run_security(count, seed, target)
-    print(f"keelmq fuzz: no fuzzer {what!r}; there are frames, http and security", file=sys.stderr)
+    if what == "grpc":
+        return run_grpc(count, seed)
+    print(f"keelmq fuzz: no fuzzer {what!r}; there are frames, http, security and grpc", file=sys.stderr)
     return 2
 
 
@@ -76,6 +78,18 @@ def run_security(count: int, seed: int, target: str | None) -> int:
     for finding in report.findings:
         print(finding)
         print(f"repeat: ./run keelmq fuzz security --count {ROUND_INPUTS}, with the target and seed above\n")
+    print(report.line())
+    return 1 if report.findings else 0
+
+
+def run_grpc(count: int, seed: int) -> int:
+    from tests.fuzz.grpc import ROUND_INPUTS
+    from tests.fuzz.grpc import fuzz as fuzz_grpc
+
+    report = fuzz_grpc(seed, count, progress=_progress)
+    for finding in report.findings:
+        print(finding)
+        print(f"repeat: ./run keelmq fuzz grpc --count {ROUND_INPUTS}, with the seed above\n")
     print(report.line())
     return 1 if report.findings else 0
 
