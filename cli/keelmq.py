@@ -108,8 +108,8 @@ def chaos(
         typer.Option(
             "--only",
             metavar="KINDS",
-            help="Any of kill,stop,restart,partition,address,disk,slow,clock,power (default: these), and "
-            "flip,zero,truncate,lose, which damage files of one replica",
+            help="Any of kill,stop,restart,partition,address,disk,slow,clock,power (default: these), "
+            "with --grpc proxy, and flip,zero,truncate,lose, which damage files of one replica",
         ),
     ] = None,
     min_in_sync: Annotated[
@@ -130,6 +130,9 @@ def chaos(
         typer.Option("--container", help="Every broker is in a container, beside one of another group"),
     ] = False,
     processes: ProcessesOption = 1,
+    grpc: Annotated[
+        bool, typer.Option("--grpc", help="Also two proxies, killed as well, and gRPC clients of them")
+    ] = False,
     check: Annotated[
         Path | None, typer.Option("--check", metavar="FILE", help="Check this history again, without a run")
     ] = None,
@@ -156,6 +159,7 @@ def chaos(
                 secure=secure,
                 container=container,
                 processes=processes,
+                grpc=grpc,
             )
         )
     )

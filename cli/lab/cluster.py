@@ -126,8 +126,10 @@ class Cluster:
         detached: bool = False,
         http: bool = False,
         launcher: Launcher | None = None,
+        proxies: int = 0,
     ) -> None:
-        """`http`: every program also serves HTTP (a slower start). `detached`: outlives this process."""
+        """`http`: every program also serves HTTP (a slower start). `detached`: outlives this process.
+        `proxies`: how many mqproxy."""
         self.directory = directory
         self.cluster_name, self.broker_name = cluster_name, broker_name
         self._detached, self._http = detached, http
@@ -136,11 +138,12 @@ class Cluster:
         ports = self._ports()
         self.name_servers = self._name_servers(name_servers, ports, dict(namesrv_settings or {}))
         self.brokers = self._brokers(brokers, ports, dict(broker_settings or {}))
+        self.proxies = self._proxies(proxies, ports)
 
     @property
     def programs(self) -> list[Program]:
         """All programs, name servers first."""
-        return [*self.name_servers, *self.brokers]
+        return [*self.name_servers, *self.brokers, *self.proxies]
 
     @property
     def namesrv_addr(self) -> str:
@@ -321,6 +324,22 @@ class Cluster:
             }
             program = self._broker(index, settings, address, ports)
             program.http_address = f"{host}:{http_port}" if self._http else ""
+            program.write()
+            programs.append(program)
+        return programs
+
+    def _proxies(self, count: int, ports: Iterator[int]) -> list[Program]:
+        programs = []
+        for index in range(count):
+            name = f"proxy-{index}"
+            address = f"{self._launcher.host(name)}:{next(ports)}"
+            settings = {
+                "namesrvAddr": self.namesrv_addr,
+                "bindAddress": self._launcher.bind(name),
+                "grpcServerPort": _port(address),
+                "allowOpenNetwork": "true",
+            }
+            program = Program(name, "proxy", self.directory, settings, address)
             program.write()
             programs.append(program)
         return programs

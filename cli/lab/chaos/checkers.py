@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from cli.lab.chaos.batch_checkers import Bursts
 from cli.lab.chaos.history import (
     DAMAGED,
+    Acknowledge,
     AnyEntry,
     Batch,
     BatchRead,
@@ -26,10 +27,12 @@ from cli.lab.chaos.history import (
     Log,
     LongTurn,
     Read,
+    Receive,
     Role,
     Scrub,
     Send,
     Stuck,
+    Subscribe,
 )
 
 MESSAGES_SHOWN = 10
@@ -61,6 +64,9 @@ class World:
     scrubs: list[Scrub] = field(default_factory=list)
     long_turns: list[LongTurn] = field(default_factory=list)
     stuck: list[Stuck] = field(default_factory=list)
+    subscribed: dict[str, int] = field(default_factory=dict)
+    received: dict[str, set[int]] = field(default_factory=dict)
+    acknowledged: dict[str, set[int]] = field(default_factory=dict)
 
     @property
     def acked(self) -> Iterator[Send]:
@@ -103,6 +109,12 @@ def sort(entries: Iterable[AnyEntry]) -> World:
                 world.long_turns.append(entry)
             case Stuck():
                 world.stuck.append(entry)
+            case Subscribe():
+                world.subscribed[entry.group] = entry.t
+            case Receive():
+                world.received.setdefault(entry.group, set()).update(entry.numbers)
+            case Acknowledge():
+                world.acknowledged.setdefault(entry.group, set()).update(entry.numbers)
     for read in world.final_reads:
         for offset, number in read.messages:
             world.final[read.queue, offset] = number
@@ -137,6 +149,9 @@ def damaged(world: World) -> Iterator[str]:
         for offset, number in read.messages:
             if number == DAMAGED or number not in world.invoked:
                 yield f"{read.by} read {_named(number)} at {_place(read.queue, offset)}, which nobody sent"
+    for group, numbers in world.received.items():
+        for number in sorted(numbers - world.invoked.keys()):
+            yield f"group {group} received {_named(number)}, which nobody sent"
     yield from world.bursts.damaged()
 
 
@@ -236,6 +251,29 @@ def rewound(world: World) -> Iterator[str]:
                 yield f"{_group(move)}: offset {move.offset}, after {floors[key]} was acknowledged"
             elif move.offset is not None and move.offset not in tried.get(key, set()):
                 yield f"{_group(move)}: offset {move.offset}, which nobody committed"
+
+
+# -- gRPC consumers ----------------------------------------------------------------------------------------
+
+
+def undelivered(world: World) -> Iterator[str]:
+    """Stored at the end, sent after a group of gRPC consumers had begun, and never received by it."""
+    for group, begun in world.subscribed.items():
+        for number in _expected(world, begun) - world.received.get(group, set()):
+            yield f"{_send(world.invoked[number])} was never received by group {group}"
+
+
+def unacknowledged(world: World) -> Iterator[str]:
+    """Received by a group of gRPC consumers that has not acknowledged it, and not received again."""
+    for group in world.subscribed:
+        left = world.received.get(group, set()) - world.acknowledged.get(group, set())
+        for number in sorted(left & world.invoked.keys()):
+            yield f"message {number} was received by group {group}, and is stuck"
+
+
+def _expected(world: World, begun: int) -> set[int]:
+    """Returns the stored messages that were sent after this time."""
+    return {number for number in world.copies if number in world.invoked and world.invoked[number].t >= begun}
 
 
 # -- masters, controllers, disks ---------------------------------------------------------------------------
@@ -366,7 +404,7 @@ CHECKERS: dict[str, Checker] = {
     checker.__name__: checker
     for checker in (
         lost, moved, damaged, reordered, vanished, unexplained, phantom, reused, holes, rewound, masters,
-        diverged, crashed, stalled, unhealed, unrecovered,
+        diverged, crashed, stalled, unhealed, unrecovered, undelivered, unacknowledged,
     )
 }  # fmt: skip
 
@@ -376,7 +414,7 @@ def duplicated(world: World) -> int:
     return sum(len(places) - 1 for number, places in world.copies.items() if number != DAMAGED)
 
 
-NEED_FINAL = frozenset({"lost", "moved", "vanished"})
+NEED_FINAL = frozenset({"lost", "moved", "vanished", "undelivered"})
 """Checkers that cannot judge without the final reads."""
 
 

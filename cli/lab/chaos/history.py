@@ -130,6 +130,28 @@ class Fetch(Entry, tag="fetch", frozen=True, kw_only=True):
     remark: str = ""
 
 
+class Subscribe(Entry, tag="subscribe", frozen=True, kw_only=True):
+    """A gRPC consumer has received nothing from the topic, and so every message that is sent from now on."""
+
+    group: str
+
+
+class Receive(Entry, tag="receive", frozen=True, kw_only=True):
+    """The messages that a gRPC consumer has received with one call."""
+
+    group: str
+    numbers: tuple[int, ...]
+
+
+class Acknowledge(Entry, tag="acknowledge", frozen=True, kw_only=True):
+    """The messages that a gRPC consumer acknowledges with one call. ok: the answer says so; info: it is
+    unknown whether they are acknowledged. A refused one is not here: its message comes again."""
+
+    type: Literal["ok", "info"]
+    group: str
+    numbers: tuple[int, ...]
+
+
 class Fault(Entry, tag="fault", frozen=True, kw_only=True):
     """start: about to be injected; placed: in effect; end: healed. `kinds`: one, or several at once."""
 
@@ -200,7 +222,7 @@ class Stuck(Entry, tag="stuck", frozen=True, kw_only=True):
 
 AnyEntry = (
     Run | Send | Read | Batch | BatchRead | Damage | Scrub | Commit | Fetch | Fault | View | Exit | Role
-    | Event | Log | LongTurn | Stuck
+    | Event | Log | LongTurn | Stuck | Subscribe | Receive | Acknowledge
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

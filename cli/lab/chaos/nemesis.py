@@ -80,7 +80,7 @@ class Nemesis:
         recorder.put(Fault(t=recorder.clock(), phase="end", number=step.number, kinds=step.kinds))
         await self.until(
             f"a send that is accepted after {what}",
-            lambda: recorder.counts.last_ok_begun >= placed,
+            lambda: recorder.counts.accepted_since(placed),
             ACCEPTED_TIMEOUT_S,
         )
         if not step.impatient:
@@ -130,8 +130,9 @@ class Nemesis:
     def aim(self, role: str) -> Program:
         """Returns a program with this role that is not a target yet, or else any of its kind."""
         stage, picture = self._stage, self._stage.picture
-        controllers = role in ("leader", "controller")
-        programs = stage.cluster.name_servers if controllers else stage.cluster.brokers
+        cluster = stage.cluster
+        kinds = {"leader": cluster.name_servers, "controller": cluster.name_servers, "proxy": cluster.proxies}
+        programs = kinds.get(role, cluster.brokers)
         name = picture.controller_leader if role == "leader" else picture.master
         free = [program for program in programs if program not in self._taken]
         if role in ("leader", "master"):
@@ -146,7 +147,7 @@ class Nemesis:
 
     async def _make(self, kind: str) -> Heal:
         verb, _, role = kind.partition("-")
-        if kind in ("kill-brokers", "kill-controllers", "kill-all"):
+        if kind in ("kill-brokers", "kill-controllers", "kill-proxies", "kill-all"):
             return await self._kill_many(role)
         if kind == "power-brokers":
             return await self._power()
@@ -179,6 +180,7 @@ class Nemesis:
         programs = {
             "brokers": cluster.brokers,
             "controllers": cluster.name_servers,
+            "proxies": cluster.proxies,
             "all": cluster.programs,
         }[which]
         self._taken += programs

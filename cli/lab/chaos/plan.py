@@ -30,6 +30,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "slow": ("slow-master", "slow-slave"),
     "clock": ("clock-master", "clock-slave", "clock-leader"),
     "power": ("power-brokers",),
+    "proxy": ("kill-proxy", "kill-proxies", "pause-proxy", "restart-proxy"),
     "flip": ("flip-master", "flip-slave", "flip-stopped"),
     "zero": ("zero-master", "zero-slave", "zero-stopped"),
     "truncate": ("truncate-stopped",),
@@ -37,8 +38,12 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 DAMAGE_FAMILIES = frozenset({"flip", "zero", "truncate", "lose"})
 """Kinds that damage files of one replica; `-stopped`: of a slave that is down meanwhile."""
-DEFAULT_FAMILIES = tuple(family for family in FAMILIES if family not in DAMAGE_FAMILIES)
-"""The faults that a run without `--only` injects."""
+PROXY_FAMILY = "proxy"
+"""Kinds that need proxies, which a run with `--grpc` has."""
+DEFAULT_FAMILIES = tuple(
+    family for family in FAMILIES if family not in DAMAGE_FAMILIES and family != PROXY_FAMILY
+)
+"""The faults that a run without `--only` injects, with those of PROXY_FAMILY if there are proxies."""
 NETWORK_FAMILIES = frozenset({"partition", "address", "disk"})
 """Kinds that need network namespaces, see net.py."""
 

@@ -2,6 +2,7 @@
 history."""
 
 import asyncio
+import os
 import random
 import sys
 import tempfile
@@ -9,14 +10,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.lab.chaos import bursts
 from cli.lab.chaos.bursts import BurstReader, BurstSenders, read_bursts
-from cli.lab.chaos.history import History, HistoryError, Run, Stuck, entries_of
+from cli.lab.chaos.history import DAMAGED, History, HistoryError, Run, Stuck, entries_of
 from cli.lab.chaos.judge import BROKER_NAME, CLUSTER_NAME, HISTORY, check_file, judge, telemetry_of
 from cli.lab.chaos.nemesis import Nemesis, StuckError
 from cli.lab.chaos.net import Net, NetError, missing
-from cli.lab.chaos.plan import DEFAULT_FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
+from cli.lab.chaos.plan import (
+    DEFAULT_FAMILIES,
+    NETWORK_FAMILIES,
+    PROXY_FAMILY,
+    Step,
+    kinds_of,
+    make_plan,
+)
 from cli.lab.chaos.stage import DISK_BYTES, ChaosLauncher, Stage
 from cli.lab.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
 from cli.lab.cluster import Cluster
@@ -33,6 +42,9 @@ from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.config import in_words
 from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 
+if TYPE_CHECKING:
+    from cli.lab.chaos.grpc_traffic import GrpcTraffic  # needs the package grpcio
+
 SEEDS = 1_000_000
 QUEUES = 4
 LOG_FILE_BYTES = 1 << 20
@@ -43,6 +55,9 @@ NAME_SERVERS, BROKERS = 3, 3
 NEIGHBOUR = "broker-n"
 """With containers: the group whose replicas share the processes of the watched one."""
 PRODUCERS, UNORDERED = 3, 2
+PROXIES = 2
+GRPC_SHARE = 0.2
+"""Messages of gRPC producers, in addition, as a share of --rate."""
 START_TIMEOUT_S = 60.0
 FINAL_TRIES = 5
 STEPS_PER_MINUTE_MAX = 60
@@ -55,7 +70,7 @@ class ChaosOptions:
     """`families`: empty for DEFAULT_FAMILIES that can be made. `burst_messages`: of all bursts of full load;
     0: none. `minutes` and `faults`: whichever limit is reached first
     ends the run. `secure`: see cli/lab/secure.py. `container`: every broker is in a container, beside one of
-    another group that runs idle; `processes`: containerProcesses."""
+    another group that runs idle; `processes`: containerProcesses. `grpc`: with proxies and their clients."""
 
     minutes: float = 5.0
     faults: int | None = None
@@ -70,6 +85,7 @@ class ChaosOptions:
     secure: bool = False
     container: bool = False
     processes: int = 1
+    grpc: bool = False
 
 
 class Chaos:
@@ -91,9 +107,11 @@ class Chaos:
             addresses, self._recorder, messages=options.burst_messages, minutes=options.minutes, seed=seed
         )
         self._burst_reader = BurstReader(addresses, self._recorder, seed=seed)
-        self._clients: list[Senders | Consumer | BurstSenders | BurstReader] = [
+        self._clients: list[Senders | Consumer | BurstSenders | BurstReader | GrpcTraffic] = [
             *self._senders, *self._consumers, self._bursts, self._burst_reader,
         ]  # fmt: skip
+        self._seed = seed
+        self._grpc: GrpcTraffic | None = None
         self._watching: list[asyncio.Task[None]] = []
 
     async def run(self, steps: list[Step]) -> None:
@@ -117,6 +135,8 @@ class Chaos:
                 ending.add("a consumer", consumer.close)
             ending.add("the bursts", self._bursts.cancel)
             ending.add("the reader of the bursts", self._burst_reader.close)
+            if self._grpc is not None:
+                ending.add("the gRPC clients", self._grpc.close)
             ending.add("connections", self._client.close)
             ending.add("the stage", self._stage.close)
             await stop_after(ending.run, sys.exc_info()[1])
@@ -156,6 +176,11 @@ class Chaos:
         )
         queues = await self._make_topic(TOPIC)
         burst_queues = await self._make_topic(bursts.TOPIC) if self._options.burst_messages else []
+        if self._options.grpc:
+            self._grpc = _grpc_traffic(self._options, self._seed, self._stage)
+            self._clients.append(self._grpc)
+            await self._grpc.subscribe()
+            self._grpc.start()
         for consumer in self._consumers:
             consumer.start(queues)
         for senders in self._senders:
@@ -227,10 +252,26 @@ class Chaos:
             self._recorder.put(batch)
         count = sum(len(entry.messages) for entry in entries) + sum(entry.read for entry in batches)
         self._view.event(f"read {count:,} messages back")
+        if self._grpc is not None:
+            stored = {number for entry in entries for _, number in entry.messages}
+            await self._grpc.drain(stored - {DAMAGED}, self._view.event)
         for consumer in self._consumers:
             for _ in range(FINAL_TRIES):
                 if await consumer.last_fetch(queues):
                     break
+
+
+def _grpc_traffic(options: ChaosOptions, seed: int, stage: Stage) -> "GrpcTraffic":
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # programs are started while calls run
+    from cli.lab.chaos.grpc_traffic import GrpcTraffic
+
+    return GrpcTraffic(
+        [program.address for program in stage.cluster.proxies],
+        stage.recorder,
+        broker_name=BROKER_NAME,
+        rate=options.rate * GRPC_SHARE,
+        seed=seed,
+    )
 
 
 @ends_like_ctrl_c()
@@ -268,8 +309,12 @@ def run_check(path: Path) -> int:
 
 def possible(options: ChaosOptions) -> list[str]:
     """Returns the families of faults, and a line for those left out. ValueError: a wanted one is unknown."""
-    wanted = options.families or DEFAULT_FAMILIES
+    if options.grpc and (options.secure or options.container):
+        raise ValueError("--grpc: not together with --secure or --container")
+    wanted = options.families or (*DEFAULT_FAMILIES, *(PROXY_FAMILY,) * options.grpc)
     kinds_of(wanted)
+    if PROXY_FAMILY in wanted and not options.grpc:
+        raise ValueError(f"{PROXY_FAMILY}: only with --grpc, which starts proxies")
     if not NETWORK_FAMILIES & set(wanted) or (reason := missing()) is None:
         return list(wanted)
     left = [family for family in wanted if family not in NETWORK_FAMILIES]
@@ -356,6 +401,7 @@ def _cluster(
         broker_settings=settings,
         namesrv_settings=keys,
         launcher=launcher,
+        proxies=PROXIES * options.grpc,
     )
 
 

@@ -78,6 +78,11 @@ class Counts:
     gaps_ms: list[int] = field(default_factory=list)
     is_waiting: bool = False
     last_ok_begun: int = -1  # when the newest acknowledged send was started
+    grpc_ok_begun: int | None = None  # the same of gRPC producers; None: there are none
+
+    def accepted_since(self, t: int) -> bool:
+        """Returns whether a send that was started then, or later, was acknowledged: by each protocol."""
+        return self.last_ok_begun >= t and (self.grpc_ok_begun is None or self.grpc_ok_begun >= t)
 
 
 @dataclass(slots=True)
