@@ -25,14 +25,14 @@ FAULTS = 6
 VERDICT = re.compile(r"CHAOS seed=(\d+) faults=(\d+) sent=(\d+) acked=(\d+) read=(\d+) .*")
 
 
-def chaos(tmp_path: Path, *args: str) -> "subprocess.CompletedProcess[str]":
+def chaos(tmp_path: Path, *args: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "cli.keelmq", "chaos", "--plain", *args],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
     )
 
@@ -60,6 +60,28 @@ def test_a_few_faults_lose_nothing_and_leave_nothing(tmp_path: Path, options: tu
     assert all(f" {name}=0 " in last for name in CHECKERS), last
     assert processes_below(tmp_path) == []
     check_what_it_left(tmp_path, last)
+
+
+@pytest.mark.timeout(300)
+def test_grpc_clients_get_every_message_through_proxies_that_are_killed(tmp_path: Path) -> None:
+    """All proxies, the master, and one proxy. A message that was on its way to the push consumer comes again
+    when its invisibility ends."""
+    families = ("--only", "kill,proxy", "--seed", "317", "--faults", "3", "--burst-messages", "0")
+    done = chaos(tmp_path, "--grpc", *families, timeout_s=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert VERDICT.fullmatch(last) and all(f" {name}=0 " in last for name in CHECKERS), done.stdout
+    assert "the gRPC consumers have acknowledged" in done.stdout
+    assert processes_below(tmp_path) == []
+    (directory,) = left_in(tmp_path)
+    world = sort(read_history(directory / "history.jsonl"))
+    assert [each.kinds for each in recoveries(world)] == [
+        ("kill-proxies",),
+        ("kill-master",),
+        ("kill-proxy",),
+    ]
+    assert len(world.subscribed) == 2
+    assert any(send.by.startswith("grpc-producer") for send in world.acked)
 
 
 def test_sigterm_ends_everything_and_keeps_what_was_seen(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ class FakeStage:
         def programs(module: str) -> list[Program]:
             return [Program(f"{module}-{index}", module, Path(), {}, "") for index in range(3)]
 
-        self.cluster = SimpleNamespace(brokers=programs("broker"), name_servers=programs("namesrv"))
+        self.cluster = SimpleNamespace(
+            brokers=programs("broker"), name_servers=programs("namesrv"), proxies=programs("proxy")
+        )
         self.picture = Picture(master=master, controller_leader=leader)
         self.history: list[AnyEntry] = []
         seconds = itertools.count()
@@ -144,7 +146,7 @@ class Moving:
 
 async def test_a_broker_that_moves_meanwhile_does_not_end_the_watching() -> None:
     """Seen at seed 303: the picture stood still, and a healthy cluster was called stuck."""
-    cluster = SimpleNamespace(brokers=[Moving()], name_servers=[])
+    cluster = SimpleNamespace(brokers=[Moving()], name_servers=[], proxies=[])
     watcher = Watcher(cast(Cluster, cluster))
     try:
         picture = await watcher.look()

@@ -26,27 +26,30 @@ class GrpcClient:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
+        self.timeout_s = 10.0
 
-    def unary(self, name: str, request: Any, *, metadata: Any = METADATA, timeout: float = 10.0) -> Any:
+    def unary(
+        self, name: str, request: Any, *, metadata: Any = METADATA, timeout: float | None = None
+    ) -> Any:
         response = _types(name)[1]
         method = self._channel.unary_unary(
             f"/{SERVICE}/{name}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=response.FromString,
         )
-        return method(request, metadata=metadata, timeout=timeout)
+        return method(request, metadata=metadata, timeout=timeout or self.timeout_s)
 
     async def call(self, name: str, request: Any, **more: Any) -> Any:
         return await self.unary(name, request, **more)
 
-    def receiving(self, request: Any, *, metadata: Any = METADATA, timeout: float = 10.0) -> Any:
+    def receiving(self, request: Any, *, metadata: Any = METADATA, timeout: float | None = None) -> Any:
         """The stream of a ReceiveMessage, to iterate over or to cancel."""
         method = self._channel.unary_stream(
             f"/{SERVICE}/ReceiveMessage",
             request_serializer=pb.ReceiveMessageRequest.SerializeToString,
             response_deserializer=pb.ReceiveMessageResponse.FromString,
         )
-        return method(request, metadata=metadata, timeout=timeout)
+        return method(request, metadata=metadata, timeout=timeout or self.timeout_s)
 
     def telemetry(self, *, metadata: Any = METADATA) -> Any:
         method = self._channel.stream_stream(
