@@ -275,7 +275,10 @@ class Round:
 
     async def _send_safe(self, number: int) -> None:
         body = f"{len(self._sent)} {number}"
-        answer = await self._safe.send(body, topic=SAFE)
+        try:
+            answer = await self._safe.send(body, topic=SAFE)
+        except grpc.aio.AioRpcError as error:
+            raise Finding(f"the undisturbed producer: {error!r}") from None
         if answer.status.code != pb.OK:
             raise Finding(f"the undisturbed producer: {answer.status}")
         self._sent.append(body)
