@@ -116,6 +116,17 @@ async def test_the_place_of_another_record_of_the_same_size(tmp_path: Path, othe
     store.close()
 
 
+async def test_entries_side_by_side_that_name_another_record(tmp_path: Path) -> None:
+    """The place of an entry whose record is of another number proves nothing about its neighbour."""
+    store = filled(tmp_path)
+    right = [unit_at(tmp_path, number) for number in (10, 11)]
+    for number in (10, 11):
+        overwrite(tmp_path, number, unit_at(tmp_path, 2))
+    await whole_round(scrub_of(store))
+    assert [unit_at(tmp_path, number) for number in (10, 11)] == right and bodies(store) == ALL
+    store.close()
+
+
 @pytest.mark.parametrize("lost", [bytes(UNIT_BYTES), GAP_FILLER])
 async def test_lost_entries_of_sound_records_are_written(tmp_path: Path, lost: bytes) -> None:
     """A zeroed page, and the fillers of records that were damaged."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from namesrv.plugins.controller.raft import guard as guard_module
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     AppendEntries,
@@ -124,6 +125,41 @@ def test_a_snapshot_of_an_unknown_entry_is_installed(view: View, index: int, ter
     assert view.guard().incoming("n1", frame, 1.0) is frame
     assert frame.serialized is not None and frame.serialized[1:] == (True, True)
     assert frame.commit_index == 0 and view.replies == []
+
+
+def chunks(index: int, term: int, sent_in: int = 3) -> list[AppendEntries]:
+    """The snapshot in two frames, sent in that term."""
+    (frame,) = snapshot(index, term)
+    assert frame.serialized is not None
+    whole = frame.serialized[0]
+    parts = ((whole[:9], True, False), (whole[9:], False, True))
+    return [AppendEntries(sent_in, index, serialized=each) for each in parts]
+
+
+@pytest.mark.parametrize(("sender", "term"), [("n2", 3), ("n1", 4)])
+def test_chunks_of_two_snapshots_are_not_joined(view: View, sender: str, term: int) -> None:
+    """Of two members, or of one member in two terms."""
+    guard, (first, last), (_, other) = view.guard(), chunks(40, 3), chunks(40, 3, term)
+    guard.incoming("n1", first, 1.0)
+    view.term = term
+    for name, frame in ((sender, other), ("n1", last)):
+        passed = guard.incoming(name, frame, 2.0)
+        assert passed is None or (isinstance(passed, AppendEntries) and passed.serialized is None)
+    assert guard.dropped["snapshot chunk out of turn"] >= 1
+
+
+def test_a_snapshot_above_the_limit_is_dropped(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    (frame,) = snapshot(40, 3)
+    assert frame.serialized is not None
+    whole = len(frame.serialized[0])
+    for limit, is_dropped in ((whole, False), (whole - 1, True)):
+        monkeypatch.setattr(guard_module, "FILE_BYTES_MAX", limit)
+        first, last = chunks(40, 3)
+        guard = view.guard()
+        guard.incoming("n1", first, 1.0)
+        guard.incoming("n1", last, 1.0)
+        assert (last.serialized is None) is is_dropped
+        assert guard.dropped["snapshot chunk out of turn"] == is_dropped
 
 
 def test_a_reset_asks_for_nothing_that_is_committed_or_applied(view: View) -> None:

@@ -100,6 +100,19 @@ def test_only_an_answer_to_a_check_after_its_begin_confirms_a_read(able: Leader)
     assert able.results == [True, True]
 
 
+def test_half_of_an_even_number_of_voters_confirms_nothing(
+    able: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other half may have elected another leader."""
+    monkeypatch.setattr(able.member.read_index, "_voters", lambda: {"n1", "n2", "n3"})
+    able.verified("n2", 1)
+    able.read()
+    able.verified("n1", 2)
+    assert able.results == []
+    able.verified("n2", 2)
+    assert able.results == [True]
+
+
 def test_a_read_waits_until_what_was_appended_before_is_applied(able: Leader) -> None:
     """A change whose outcome was unknown is in what the next read sees, or never will be."""
     able.core.append(b"\x94\xa5claim\x01\xa2n0\x90")

@@ -90,6 +90,20 @@ def test_a_promise_is_given_once() -> None:
     assert members.all["n0"].own.member_list[2] == ("n2", "n2-a")
 
 
+@pytest.mark.parametrize("other", ["n2-a", "n2-b"])
+def test_a_member_joins_only_those_that_promised_the_same_directories(other: str) -> None:
+    """n2-b: n1 has promised another directory of n2, and two groups must not begin."""
+    list_of_n1 = (("n0", "n0-a"), ("n1", "n1-a"), ("n2", other))
+    members = Members()
+    members.tell("n1", "n0")
+    members.tell("n2", "n0")
+    own = members.all["n0"]
+    assert own.own == VoteEligibility("n0-a", "promised", (*list_of_n1[:2], ("n2", "n2-a")))
+    own.receive("n2", VoteEligibility("n2-a", "promised", own.own.member_list))
+    own.receive("n1", VoteEligibility("n1-a", "promised", list_of_n1))
+    assert own.own.state == ("member" if other == "n2-a" else "promised")
+
+
 def test_what_was_heard_is_forgotten_with_the_link() -> None:
     members = Members()
     members.tell("n1", "n0")

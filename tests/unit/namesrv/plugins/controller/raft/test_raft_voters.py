@@ -8,7 +8,7 @@ from unittest import mock
 from namesrv.plugins.controller.raft.api import RaftSettings
 from namesrv.plugins.controller.raft.codec import MemberListNote
 from namesrv.plugins.controller.raft.membership.member_list import MemberList
-from namesrv.plugins.controller.raft.membership.voters import Voters
+from namesrv.plugins.controller.raft.membership.voters import NOT_DECIDED, Voters
 
 OLD = ("n0", "n1", "n2")
 
@@ -42,3 +42,12 @@ def test_what_others_say_that_are_no_members_does_not_count() -> None:
     voters = voters_of("n0", *OLD)
     voters.check_member_list("n3", MemberListNote(0, ("n1", "n2", "n3")))
     assert voters.contradicts({*OLD, "n4"}) is None
+
+
+def test_only_voters_and_learners_receive_the_log() -> None:
+    """A member whose removal is not committed yet is a learner that receives nothing more."""
+    voters = voters_of("n0", *OLD)
+    voters.add_learner("n4", ("127.0.0.1", 1))
+    voters.add_learner("n5", ("127.0.0.1", 1))
+    voters._retire_at["n5"] = NOT_DECIDED
+    assert [name for name in ("n1", "n4", "n5", "n6") if voters.is_replicated_to(name)] == ["n1", "n4"]
