@@ -127,6 +127,18 @@ def test_a_snapshot_of_an_unknown_entry_is_installed(view: View, index: int, ter
     assert frame.commit_index == 0 and view.replies == []
 
 
+@pytest.mark.parametrize(
+    ("index", "term", "is_known"), [(26, 2, True), (27, 3, True), (26, 3, False), (27, 2, False)]
+)
+def test_the_entry_of_a_snapshot_is_compared_with_that_of_its_index(
+    view: View, index: int, term: int, is_known: bool
+) -> None:
+    view.log = entries(20, 26, 2) + entries(27, 30, 3)
+    (frame,) = snapshot(index, term)
+    view.guard().incoming("n1", frame, 1.0)
+    assert (frame.serialized is None) is is_known
+
+
 def chunks(index: int, term: int, sent_in: int = 3) -> list[AppendEntries]:
     """The snapshot in two frames, sent in that term."""
     (frame,) = snapshot(index, term)
