@@ -149,6 +149,15 @@ def test_cut_then_epochs_then_ack() -> None:
     assert replica.saved.pairs == ((1, 0),)
 
 
+def test_a_tick_acknowledges_nothing_before_the_cut() -> None:
+    """The master would count bytes of another history."""
+    replica = Replica(b"x" * 150, (1, 0), (2, 100))
+    replica.perform()
+    replica.link.tick(1_000)
+    replica.receive(greeting(300, (1, 0), (3, 100)))
+    assert replica.acks == [100]
+
+
 def test_a_cut_inside_a_message_reports_where_the_log_really_ends() -> None:
     replica = Replica(b"a" * 300, (1, 0))
     replica.perform()
