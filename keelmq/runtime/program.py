@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ OPEN_FILES_WANTED = 65_536
 OPEN_FILES_MIN = 32
 """Below it an event loop or a store cannot be opened."""
 SWITCH_S = 0.0005
+NOTIFY_S_MAX = 1.0
 STDERR = 2
 
 
@@ -229,10 +231,11 @@ def stopped_by_signal(stopped: threading.Event) -> Iterator[None]:
 
 
 def say_ready(line: str) -> None:
-    """Prints the ready line, for which scripts and tests wait. If it cannot be written, the server serves
-    all the same. From now on the event loop is watched."""
+    """Prints the ready line, for which scripts and tests wait, and notifies systemd. If that fails, the
+    server serves all the same. From now on the event loop is watched."""
     settle_collector()
     loop_watch.start()
+    _notify_systemd()
     if sys.stdout is None:  # closed: no reader waits
         return
     try:
@@ -241,6 +244,20 @@ def say_ready(line: str) -> None:
     except OSError as error:
         logging.getLogger(__name__).warning("the ready line cannot be written: %s", error.strerror)
         _give_up_stdout()
+
+
+def _notify_systemd() -> None:
+    """Sends READY=1, for which systemd waits if the unit has Type=notify: sd_notify(3)."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")  # no child of this process speaks for it
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.settimeout(NOTIFY_S_MAX)
+            manager.connect("\0" + address[1:] if address.startswith("@") else address)
+            manager.send(b"READY=1")
+    except OSError as error:
+        logging.getLogger(__name__).warning("systemd cannot be notified at %s: %s", address, error)
 
 
 def refuse(program: str, error: Exception) -> int:

@@ -1,6 +1,8 @@
 """Around the event loop of a server: what it is started with, and what ends it. In processes of their own."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,3 +94,31 @@ def test_a_limit_of_open_files_that_is_too_low_is_one_line(module: str) -> None:
         "the limit of open files is 12; at least 32 are needed: raise it (ulimit -Hn), 65536 are enough"
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_systemd_is_notified_once_the_server_is_ready(kind: str, tmp_path: Path) -> None:
+    """sd_notify(3); no child of the server has the socket's address."""
+    name = str(tmp_path / "notify") if kind == "path" else f"@keelmq-{tmp_path}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name if kind == "path" else f"\0{name[1:]}")
+        manager.settimeout(20)
+        code = SERVE + "\nimport os; print(os.environ.get('NOTIFY_SOCKET'))"
+        environ = os.environ | {"NOTIFY_SOCKET": name}
+        server = subprocess.Popen(
+            [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True
+        )
+        assert manager.recv(100) == b"READY=1"
+        server.terminate()
+        output, _ = server.communicate(timeout=20)
+    assert (server.returncode, output.splitlines()) == (0, ["ready: test", "None"])
+
+
+def test_a_server_serves_without_the_systemd_that_started_it(tmp_path: Path) -> None:
+    environ = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "gone")}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    server = subprocess.Popen([sys.executable, "-c", SERVE], env=environ, text=True, **pipes)
+    assert server.stdout is not None and server.stdout.readline() == "ready: test\n"
+    server.terminate()
+    _, errors = server.communicate(timeout=20)
+    assert server.returncode == 0 and f"systemd cannot be notified at {tmp_path / 'gone'}" in errors
