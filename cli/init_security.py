@@ -46,7 +46,7 @@ ADMINISTRATOR, MEMBER = "admin", "keelmq-member"
 SECRET_BYTES = 24
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 
-_CLUSTER = re.compile(r"[A-Za-z0-9_.-]{1,48}")
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}")
 _HERE = "${securityPath}"
 
 
@@ -137,7 +137,7 @@ def create(directory: Path, options: SecurityOptions, *, force: bool = False) ->
 
 
 def _check(options: SecurityOptions) -> None:
-    if not _CLUSTER.fullmatch(options.cluster):
+    if not CLUSTER_NAME.fullmatch(options.cluster):
         raise InitSecurityError(
             f"--cluster {options.cluster!r} is not a name of at most 48 letters, digits, _ . and -"
         )
@@ -151,8 +151,8 @@ def _write_all(directory: Path, options: SecurityOptions) -> None:
     for folder in (admin, offline):
         folder.mkdir(mode=PRIVATE_DIRECTORY)
     _certificates(directory, options)
-    password, member_secret = _secret(), _secret()
-    tokens = {"administer": _secret(), "read": _secret()}
+    password, member_secret = new_secret(), new_secret()
+    tokens = {"administer": new_secret(), "read": new_secret()}
     texts = {
         "security.conf": _lines(_common(password)),
         "broker.conf": _lines(_broker()),
@@ -163,7 +163,7 @@ def _write_all(directory: Path, options: SecurityOptions) -> None:
             f"{role} {ADMINISTRATOR if role == 'administer' else 'metrics'} sha256:{_hashed(token)}\n"
             for role, token in tokens.items()
         ),
-        "raft.key": _secret(32) + "\n",
+        "raft.key": new_secret(32) + "\n",
         f"{ADMIN}/{CREDENTIALS}": _credentials(password),
         **{f"{ADMIN}/http-{role}.token": token + "\n" for role, token in tokens.items()},
     }
@@ -261,7 +261,7 @@ def _lines(lines: Iterable[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _secret(size: int = SECRET_BYTES) -> str:
+def new_secret(size: int = SECRET_BYTES) -> str:
     """Hexadecimal: nothing in it means anything to a shell or to a properties file."""
     return secrets.token_hex(size)
 

@@ -20,6 +20,7 @@ from cli.container import app as container
 from cli.convert_config.command import convert_config
 from cli.doctor.command import doctor
 from cli.init_security import init_security
+from cli.machines.init import init
 from cli.rebalance.command import rebalance_masters
 from cli.repair import repair
 from cli.status.command import status
@@ -173,6 +174,7 @@ app.command("doctor")(doctor)
 app.command("convert-config")(convert_config)
 app.command("audit")(audit)
 app.command("console")(console)
+app.command("init")(init)
 app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)

@@ -105,7 +105,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "broker.store": ("log", "index queue"),
     "broker.timers": ("core",),
     "broker.transactions": ("core",),
-    "cli": ("lab", "doctor mqadmin status", "convert_config", "rebalance", "backup", "verify"),
+    "cli": ("lab", "doctor mqadmin status", "convert_config", "machines", "rebalance", "backup", "verify"),
     "cli.lab": ("chaos",),
     "cli.mqadmin": ("layouts", "commands"),
     "cli.rebalance": ("core",),

@@ -1,0 +1,186 @@
+"""keelmq init: files that every program takes, a cluster that survives any machine; nothing overwritten."""
+
+import json
+import shlex
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from broker.config.broker_config import BrokerConfig
+from cli.keelmq import app
+from cli.machines import init
+from keelmq.console.standalone import PORT as CONSOLE_PORT
+from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE
+from keelmq.runtime.config import Config, load_config
+from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller.config import ControllerConfig
+from proxy.server.config import ProxyConfig
+
+HOSTS = [f"10.0.0.{number}" for number in range(1, 10)]
+
+
+def run(directory: Path, *arguments: str, hosts: int | list[str] = 3, code: int = 0) -> str:
+    names = HOSTS[:hosts] if isinstance(hosts, int) else hosts
+    options = [word for name in names for word in ("--host", name)]
+    result = CliRunner().invoke(app, ["init", str(directory), *options, *arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def load(machine: Path, name: str, *models: type[Config]) -> tuple[Config, ...]:
+    return tuple(load_config(*models, path=machine / "etc" / "keelmq" / name, environ={}, overrides={}))
+
+
+def broker_at(machine: Path) -> BrokerConfig:
+    (config,) = load(machine, "broker.conf", BrokerConfig)
+    assert isinstance(config, BrokerConfig)
+    return config
+
+
+def controller_at(machine: Path) -> tuple[NamesrvConfig, ControllerConfig]:
+    name_server, controller = load(machine, "namesrv.conf", NamesrvConfig, ControllerConfig)
+    assert isinstance(name_server, NamesrvConfig) and isinstance(controller, ControllerConfig)
+    return name_server, controller
+
+
+@pytest.mark.parametrize("hosts", [1, 3, 9, ["mq-1.example", "mq-2.example", "mq-3.example"], ["fd00::1"]])
+def test_the_files_fit_together(hosts: int | list[str], tmp_path: Path) -> None:
+    run(tmp_path / "c", "--cluster", "orders", hosts=hosts)
+    names = HOSTS[:hosts] if isinstance(hosts, int) else hosts
+    machines = [tmp_path / "c" / name for name in names]
+    servers = machines[:3]
+    pairs = [controller_at(each) for each in servers]
+    members = [f"[{name}]:9878" if ":" in name else f"{name}:9878" for name in names[:3]]
+    for number, (name_server, controller) in enumerate(pairs):
+        assert name_server.route_aliases_enable
+        assert controller.controller_d_leger_self_id == f"n{number}"
+        asked = controller.request_addresses
+        assert asked == pairs[0][1].request_addresses
+        assert [name.strip("[]") for name, _port in asked.values()] == names[:3]
+        assert controller.controller_raft_secret_file == Path("/etc/keelmq/raft.key")
+    keys = {(each / "etc" / "keelmq" / "raft.key").read_bytes() for each in servers}
+    assert len(keys) == 1 and len(keys.pop()) > 32
+    for number, (name, machine) in enumerate(zip(names, machines, strict=True)):
+        broker = broker_at(machine)
+        assert (broker.broker_cluster_name, broker.broker_ip1, broker.broker_id) == ("orders", name, -1)
+        assert broker.broker_name == f"broker-{'abc'[number // 3]}"
+        assert broker.enable_controller_mode and list(broker.controllers) == members
+        assert list(broker.name_servers) == [each.replace(":9878", ":9876") for each in members]
+        assert broker.all_ack_in_sync_state_set
+        assert broker.min_in_sync_replicas == min(2, len(names))
+        assert (machine / "etc" / "keelmq" / "namesrv.conf").exists() == (number < 3)
+        assert (machine / "etc" / "keelmq" / "raft.key").exists() == (number < 3)
+        (proxy,) = load(machine, "proxy.conf", ProxyConfig)
+        assert isinstance(proxy, ProxyConfig) and proxy.namesrv_addr == broker.namesrv_addr
+        (line,) = [
+            each
+            for each in (machine / "etc" / "keelmq" / "console.env").read_text().splitlines()
+            if not each.startswith("#")
+        ]
+        assert shlex.split(line) == [f"NAMESRV_ADDR={broker.namesrv_addr}"]
+
+
+def test_programs_of_a_machine_share_neither_port_nor_directory(tmp_path: Path) -> None:
+    run(tmp_path / "c")
+    machine = tmp_path / "c" / HOSTS[0]
+    name_server, controller = controller_at(machine)
+    broker = broker_at(machine)
+    (proxy,) = load(machine, "proxy.conf", ProxyConfig)
+    assert isinstance(proxy, ProxyConfig)
+    ports = [
+        name_server.listen_port,
+        name_server.listen_port + HTTP_PORT_DISTANCE,
+        controller.request_addresses["n0"][1],
+        controller.raft_addresses["n0"][1],
+        broker.listen_port,
+        broker.listen_port - 2,
+        broker.ha_listen_port,
+        broker.listen_port + HTTP_PORT_DISTANCE,
+        proxy.grpc_server_port,
+        CONSOLE_PORT,
+    ]
+    assert len(set(ports)) == len(ports)
+    kept = [broker.store_path_root_dir, controller.directory, name_server.kv_config_path]
+    kept += [path for path in (name_server.config_store_path, broker.config_store_path) if path is not None]
+    assert len(set(kept)) == 5
+    assert all(path.is_relative_to("/var/lib/keelmq") for path in kept)
+    assert not any(path.is_relative_to(other) for path in kept for other in kept if path is not other)
+
+
+def test_only_the_owner_may_read_the_key(tmp_path: Path) -> None:
+    run(tmp_path / "c")
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+    for key in (tmp_path / "c").rglob("raft.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+def test_nothing_that_exists_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "mine").write_text("mine")
+    assert "exists and is not empty: nothing was changed" in run(tmp_path / "c", code=1)
+    assert [each.name for each in (tmp_path / "c").rglob("*")] == ["mine"]
+    assert "nothing was changed" in run(tmp_path / "c" / "mine", "--dry-run", code=1)
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(init, "write_private", full)
+    assert "No space left on device" in run(tmp_path / "c", code=1)
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "empty").mkdir()
+    run(tmp_path / "empty", code=1)
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_dry_run_shows_the_files_and_creates_nothing(tmp_path: Path) -> None:
+    shown = json.loads(run(tmp_path / "c", "--dry-run", "--json"))
+    assert not (tmp_path / "c").exists() and shown["created"] is False
+    assert f"{HOSTS[0]}/etc/keelmq/namesrv.conf" in run(tmp_path / "c", "--dry-run")
+    created = json.loads(run(tmp_path / "c", "--json"))
+    assert created["created"] is True and created["files"] == shown["files"]
+    there = [str(each.relative_to(tmp_path / "c")) for each in (tmp_path / "c").rglob("*") if each.is_file()]
+    assert sorted(there) == shown["files"]
+
+
+def test_what_is_typed_on_each_machine(tmp_path: Path) -> None:
+    """Every machine once; those with controllers start the name server first. No step shows the key."""
+    shown = json.loads(run(tmp_path / "c", "--json", "--prefix", "/srv/mq", hosts=6))
+    steps = {each["title"]: each["commands"] for each in shown["next"]}
+    assert len(steps["from here to each machine"]) == 6
+    first = steps[
+        "on 10.0.0.1, 10.0.0.2, 10.0.0.3: a name server with a controller, and a broker of broker-a"
+    ]
+    second = steps["on 10.0.0.4, 10.0.0.5, 10.0.0.6: a broker of broker-b"]
+    assert first[-1].endswith(" enable --now keelmq-namesrv keelmq-broker")
+    assert second[-1].endswith(" enable --now keelmq-broker")
+    assert "namesrv.conf" in first[3] and "namesrv.conf" not in second[3]
+    key = (tmp_path / "c" / HOSTS[0] / "etc" / "keelmq" / "raft.key").read_text().strip()
+    assert key not in json.dumps(shown)
+    unit = (tmp_path / "c" / HOSTS[5] / "etc/systemd/system/keelmq-broker.service").read_text()
+    assert "ExecStart=/srv/mq/bin/mqbroker " in unit and "/opt/keelmq" not in unit
+
+
+@pytest.mark.parametrize(
+    ("hosts", "arguments", "why"),
+    [
+        (2, (), "2 machines: give 1 for a trial, or 3 for each broker group"),
+        (4, (), "4 machines"),
+        (["a", "a", "b"], (), "a machine is given twice"),
+        (["10.0.0.1:9876"], (), "'10.0.0.1:9876' is neither a DNS name nor an IP address"),
+        (["*.example"], (), "neither a DNS name nor an IP address"),
+        (1, ("--cluster", "a b"), "--cluster 'a b' is not a name"),
+        (1, ("--prefix", "opt"), "--prefix 'opt' is not an absolute path"),
+        (1, ("--prefix", "/opt/x y"), "is not an absolute path"),
+        ([f"h{number}" for number in range(81)], (), "78 at most"),
+    ],
+)
+def test_bad_input_is_refused(
+    hosts: int | list[str], arguments: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    output = run(tmp_path / "c", *arguments, hosts=hosts, code=1)
+    assert why in output and len(output.splitlines()) == 1
+    assert not (tmp_path / "c").exists()
