@@ -6,6 +6,7 @@ import broker.container.metrics
 import keelmq.security.metrics
 import namesrv.http.metrics
 import namesrv.plugins.controller.http.metrics
+import proxy.server.metrics
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
 from keelmq.remoting.servers.metrics import Table
 from keelmq.upstream.keys import names
@@ -19,6 +20,7 @@ TABLES = (
     namesrv.http.metrics.TABLE,
     namesrv.plugins.controller.http.metrics.OURS,
     namesrv.plugins.controller.http.metrics.UPSTREAM,
+    proxy.server.metrics.TABLE,
     keelmq.security.metrics.TABLE,
     HEALTH_TABLE,
     LIBRARY_TABLE,

@@ -278,6 +278,7 @@ class Broker(AsyncLife):
             settings=self._settings,
             sources=self.metric_sources,
             audit=self.audit,
+            proxy=lambda: self.listeners.proxy,
         )
 
     async def _serve_alone(self) -> None:

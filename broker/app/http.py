@@ -10,6 +10,7 @@ from broker.admin.live_settings import LiveSettings
 from broker.admin.metrics import MetricSources, scrape
 from broker.app.background_services import BackgroundServices
 from broker.app.process import ProcessParts
+from broker.app.proxy import Proxy
 from broker.app.status import BrokerStatus
 from broker.config.broker_config import BrokerConfig
 from broker.config.metrics_settings import PROM
@@ -40,10 +41,13 @@ class BrokerHttp:
         settings: LiveSettings,
         sources: Callable[[], MetricSources],
         audit: AuditLog | None,
+        proxy: Callable[[], Proxy | None],
     ) -> None:
-        """table: of the broker. host, listen_port: as announced to clients."""
+        """table: of the broker. host, listen_port: as announced to clients. proxy: None: enableProxy=false,
+        or its port is not open."""
         self._config, self._table, self._process, self._status = config, table, process, status
         self._services, self._settings, self._sources, self._audit = services, settings, sources, audit
+        self._proxy = proxy
         self._address = f"{host}:{listen_port}"
         port = http_listen_port(config.http_port, listen_port=config.listen_port, bound_port=listen_port)
         self._http = self._prom = None
@@ -96,6 +100,8 @@ class BrokerHttp:
             await scrape(sources),
             security_scrape([self._table.access], [self._audit], tls, self._process.client_tls),
         ]
+        if (proxy := self._proxy()) is not None:
+            found.append(proxy.scrape())
         if config.metrics_exporter_compat:
             exporter = await exporter_scrape(
                 names=(config.broker_cluster_name, config.broker_name, self._address),

@@ -10,6 +10,7 @@ from broker.clients.proxied_requests import ProxiedRequests
 from broker.config.broker_config import BrokerConfig
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.peer_limits import PeerLimits
+from keelmq.remoting.servers.metrics import Scrape
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import ServerTls
 
@@ -40,6 +41,10 @@ class Proxy(Protocol):
     @property
     def port(self) -> int:
         """The port that it has bound."""
+        ...
+
+    def scrape(self) -> Scrape:
+        """Returns the present values of its metrics."""
         ...
 
     async def close(self) -> None:

@@ -142,6 +142,15 @@ def _ms(value: object, default: int) -> int:
     return int(_number(value, default))
 
 
+def kind_of(settings: pb.Settings) -> tuple[str, str]:
+    """Returns the names of the client's type and language; what protobuf does not know is UNSPECIFIED."""
+    kind, language = settings.client_type, settings.user_agent.language
+    return (
+        pb.ClientType.Name(kind if kind in pb.ClientType.values() else pb.CLIENT_TYPE_UNSPECIFIED),
+        pb.Language.Name(language if language in pb.Language.values() else pb.LANGUAGE_UNSPECIFIED),
+    )
+
+
 def nack_ms(asked_ms: int, client: Client) -> int:
     """Returns for how long a message stays invisible that a listener has failed to consume. Node divides the
     seconds of its policy by 1,000."""

@@ -1,5 +1,6 @@
 """Assembly: a proxy as a program (mqproxy), and one in a broker (enableProxy)."""
 
+from collections import Counter
 from typing import Final
 
 from broker.app.proxy import ProxyParts
@@ -15,12 +16,16 @@ from keelmq.remoting.operations.broker import TopicRequest
 from keelmq.remoting.operations.broker_metadata import GET_TOPIC_CONFIG
 from keelmq.remoting.operations.route import BrokerData, QueueData, TopicConfig, TopicRouteData
 from keelmq.remoting.peer_limits import PeerLimits
+from keelmq.remoting.servers.http_late import LateHttp
+from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.metrics import Scrape
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import AsyncLife, StopSteps
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.contexts import ServerTls
 from keelmq.runtime.tls.settings import TlsConfig, client_tls, server_tls
+from keelmq.security.http_access import program_policy
 from keelmq.security.signer import Signer, optional_signer
 from proxy.core.limits import Limits
 from proxy.server.broker_judge import BrokerJudge
@@ -30,6 +35,7 @@ from proxy.server.front import Front
 from proxy.server.grpc_server import GrpcServer, ServerSettings
 from proxy.server.guard import Guard, Judge, judge_of
 from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
+from proxy.server.metrics import CLUSTER, LOCAL, scrape
 from proxy.server.producers import Producers
 from proxy.server.renewing import Renewing
 from proxy.server.service import MessagingService
@@ -97,8 +103,9 @@ class ProxyServer(AsyncLife):
             self._producers,
             self._renewing,
             message_limits,
-            lambda: join_address(host, self.port),
+            lambda: self.address,
         )
+        self._host, self._mode, self._clients = host, CLUSTER if parts is None else LOCAL, service.clients
         self._server = GrpcServer(
             service,
             ServerSettings(
@@ -124,6 +131,19 @@ class ProxyServer(AsyncLife):
     def port(self) -> int:
         """The port, after the start."""
         return self._server.port
+
+    @property
+    def address(self) -> str:
+        """host:port that is shown to clients which do not say which address they use, after the start."""
+        return join_address(self._host, self.port)
+
+    def clients(self) -> Counter[tuple[str, str]]:
+        """Returns how many clients have an open stream, by type and language."""
+        return self._clients()
+
+    def scrape(self) -> Scrape:
+        """Returns the present values of its metrics."""
+        return scrape(self.address, self._mode, self._server.counts, self._clients())
 
     async def _start(self) -> None:
         await self._server.start()
@@ -197,28 +217,66 @@ class OwnRoutes:
         """Nothing has to be closed."""
 
 
-def make_server(config: ProxyConfig) -> ProxyServer:
-    """Returns the server of the program mqproxy. Raises ConfigError."""
-    signer = optional_signer(config.member_credentials, proof=True)
-    if config.security_on and signer is None:
-        raise ConfigError(
-            "mqproxy has no users, so brokers check its clients: set innerClientAuthenticationCredentials as "
-            "at the brokers, or run it without authenticationEnabled, authorizationEnabled and aclEnable"
+class ProxyProgram(AsyncLife):
+    """The program mqproxy: a server of gRPC, and its HTTP port."""
+
+    name = "mqproxy"
+
+    def __init__(self, config: ProxyConfig) -> None:
+        """Raises ConfigError."""
+        signer = optional_signer(config.member_credentials, proof=True)
+        if config.security_on and signer is None:
+            raise ConfigError(
+                "mqproxy has no users, so brokers check its clients: set innerClientAuthenticationCredentials "
+                "as at the brokers, or run it without authenticationEnabled, authorizationEnabled and aclEnable"
+            )
+        if config.acl_enable:
+            raise ConfigError(NO_PLAIN_ACL.format("remove the key"))
+        name_servers = tuple(split_list(config.namesrv_addr))
+        self._config, self._tasks = config, TaskSet()
+        self.server = ProxyServer(
+            config,
+            bind_address=config.bind_address,
+            host=config.proxy_address or detect_address(config.bind_address, name_servers),
+            body_bytes_max=config.max_message_size,
+            namesrv_addr=config.namesrv_addr,
+            tls=config,
+            server_tls=server_tls(config),
+            limits=config.peer_limits(),
+            signer=signer,
         )
-    if config.acl_enable:
-        raise ConfigError(NO_PLAIN_ACL.format("remove the key"))
-    name_servers = tuple(split_list(config.namesrv_addr))
-    return ProxyServer(
-        config,
-        bind_address=config.bind_address,
-        host=config.proxy_address or detect_address(config.bind_address, name_servers),
-        body_bytes_max=config.max_message_size,
-        namesrv_addr=config.namesrv_addr,
-        tls=config,
-        server_tls=server_tls(config),
-        limits=config.peer_limits(),
-        signer=signer,
-    )
+        self._http: LateHttp | None = None
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Host and port of the HTTP server; None: it is disabled, or not bound yet."""
+        return None if self._http is None else self._http.address
+
+    async def _start(self) -> None:
+        await self.server.__aenter__()
+        config = self._config
+        port = http_listen_port(
+            config.http_port, listen_port=config.grpc_server_port, bound_port=self.server.port
+        )
+        if port is not None:
+            host = config.http_bind_address or config.bind_address
+            policy = program_policy(config, None, host, config.bind_address, config.proxy_address)
+            self._http = LateHttp(self._app, host=host, port=port, policy=policy)
+            self._http.bind()
+            self._tasks.start("HTTP server", self._http.serve)
+
+    def _app(self) -> object:
+        from proxy.server.http import make_app
+
+        return make_app(address=self.server.address, clients=self.server.clients, scrape=self.server.scrape)
+
+    async def _stop(self) -> None:
+        steps = StopSteps("mqproxy")
+        steps.add("background tasks", self._tasks.stop)  # it may be about to start the HTTP server
+        if self._http is not None:
+            steps.add("the HTTP port", self._http.close)
+        steps.add("grpcServerPort", self.server.close)
+        await steps.run()
 
 
 async def start_in_broker(parts: ProxyParts) -> ProxyServer:

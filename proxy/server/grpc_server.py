@@ -28,6 +28,7 @@ from proxy.server.accepting import AcceptingServer
 from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
 from proxy.server.front import Front, Relay
 from proxy.server.guard import Guard
+from proxy.server.metrics import CallCounts
 from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService
 from proxy.wire import messaging_pb2 as pb
 
@@ -112,6 +113,7 @@ class GrpcServer:
         )
         self._server: AcceptingServer | None = None
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
+        self.counts = CallCounts()
         self.port = 0
 
     async def start(self) -> None:
@@ -155,10 +157,11 @@ class GrpcServer:
         if method.name == "Telemetry":
             return grpc.stream_stream_rpc_method_handler(self._telemetry, **codec)
         if method.name == "ReceiveMessage":
-            return grpc.unary_stream_rpc_method_handler(self._receive_message, **codec)
+            receive = self.counts.streaming(method.name, self._receive_message)
+            return grpc.unary_stream_rpc_method_handler(receive, **codec)
         serve = self._service.unary.get(method.name)
         if serve is not None:
-            handle = self._unary(method, serve, response)
+            handle = self.counts.unary(method.name, self._unary(method, serve, response))
             return grpc.unary_unary_rpc_method_handler(handle, **codec)
         return _unimplemented(UNIMPLEMENTED[method.name], streams=method.server_streaming)
 

@@ -39,11 +39,13 @@ TOPICS_MAX: Final = 256
 
 
 class Stream:
-    """A client's open stream. sender: whose it is. topics: of a producer, as the client calls them,
-    by their names at the brokers. outgoing: OUTGOING_MAX commands at most, and None: the stream ends."""
+    """A client's open stream. sender: whose it is. kind: the client's type and language; None: it has sent no
+    settings. topics: of a producer, as the client calls them, by their names at the brokers. outgoing:
+    OUTGOING_MAX commands at most, and None: the stream ends."""
 
     def __init__(self, client: Client, sender: Sender) -> None:
         self.client, self.sender = client, sender
+        self.kind: tuple[str, str] | None = None
         self.topics: dict[str, pb.Resource] = {}
         self.outgoing: asyncio.Queue[pb.TelemetryCommand | None] = asyncio.Queue()
 

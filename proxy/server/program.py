@@ -30,17 +30,18 @@ def make_parser() -> argparse.ArgumentParser:
 
 async def _serve(config: ProxyConfig) -> None:
     try:
-        from proxy.server.app import make_server
+        from proxy.server.app import ProxyProgram
     except ImportError as error:
         raise ConfigError(f"mqproxy needs the package {error.name}: install keelmq[grpc]") from error
-    server = make_server(config)
+    running = ProxyProgram(config)
 
     async def say_ready() -> None:
-        address = join_address(config.bind_address, server.port)
-        warn_of_open_ports(logger, PROGRAM, config, [address])
+        address = join_address(config.bind_address, running.server.port)
+        http = [] if running.http_address is None else [join_address(*running.http_address)]
+        warn_of_open_ports(logger, PROGRAM, config, [address, *http])
         program.say_ready(f"{PROGRAM} {address} namesrvAddr={config.namesrv_addr}")
 
-    await serve(server, logger, give_up_s=START_GIVEN_UP_S, say_ready=say_ready, leave=_leave)
+    await serve(running, logger, give_up_s=START_GIVEN_UP_S, say_ready=say_ready, leave=_leave)
 
 
 async def _leave() -> None:

@@ -4,6 +4,7 @@ Every call works without an earlier one: no settings, no heartbeat and no stream
 known."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from proxy.core.limits import Limits
 from proxy.core.names import group_name, topic_name
 from proxy.core.renewals import Place
 from proxy.core.routes import assignments_of, endpoints_for, queues_of, types_of
-from proxy.core.settings import check_settings, completed
+from proxy.core.settings import check_settings, completed, kind_of
 from proxy.core.statuses import NO_LITE, OK, Refused, status_of_transaction
 from proxy.core.transactions import half_message_of
 from proxy.server.cluster import Call, Cluster
@@ -72,10 +73,15 @@ class MessagingService:
             "ChangeInvisibleDuration": self._receiving.change_invisible_duration,
         }
         self.receive_message: Streaming = self._receiving.receive_message
+        self._streams: set[Stream] = set()
 
     async def close(self) -> None:
         """Ends what runs for clients that are gone."""
         await self._receiving.close()
+
+    def clients(self) -> Counter[tuple[str, str]]:
+        """Returns how many clients have a stream and have sent their settings, by type and language."""
+        return Counter(each.kind for each in self._streams if each.kind is not None)
 
     async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
         """Returns the queues of a topic. Raises Refused."""
@@ -140,6 +146,7 @@ class MessagingService:
         """Yields an answer to each settings of a client, and what brokers ask its producers. Raises Refused:
         the stream ends. Most streams are idle, so none keeps its last message."""
         stream = Stream(call.client, call.sender)
+        self._streams.add(stream)
         reading = asyncio.ensure_future(self._read(commands, stream, call))
         try:
             while (command := await stream.outgoing.get()) is not None:
@@ -149,6 +156,7 @@ class MessagingService:
             await reading
         finally:
             self._producers.ended(stream)
+            self._streams.discard(stream)
             await cancel_all([reading])
 
     async def _read(self, commands: AsyncIterator[pb.TelemetryCommand], stream: Stream, call: Call) -> None:
@@ -170,6 +178,7 @@ class MessagingService:
     async def _completed(self, settings: pb.Settings, stream: Stream, call: Call) -> pb.Settings:
         check_settings(settings)
         await self._check_rights(settings, call)
+        stream.kind = kind_of(settings)
         if settings.WhichOneof("pub_sub") == "publishing":
             self._producers.publishes(stream, settings.publishing)
         group: SubscriptionGroupConfig | None = None

@@ -55,6 +55,13 @@ class BrokerHealth(Health):
     )
 
 
+class ProxyHealth(Health):
+    """The state of one proxy. It keeps nothing, so it is ready as long as it serves."""
+
+    address: str = Field(description="host:port for clients that do not say which address they use")
+    clients: dict[str, int] = Field(description="type of client -> how many have an open stream")
+
+
 class RouteCounts(Wire):
     """How much a name server knows."""
 

@@ -34,7 +34,7 @@ from keelmq.runtime.config import ConfigError
 from keelmq.security.signer import Credentials, optional_signer, signer_of
 from proxy.core.authorization import AUTHORIZATION, DATE_TIME, credential_of
 from proxy.core.transactions import half_message_of
-from proxy.server.app import make_server
+from proxy.server.app import ProxyProgram
 from proxy.server.config import ProxyConfig
 from proxy.server.masters import BrokerRequest, TcpMasters
 from proxy.wire import messaging_pb2 as pb
@@ -324,12 +324,13 @@ async def proxied(broker: Broker, **more: Any) -> AsyncIterator[GrpcClient]:
     await name_server.start()
     settings = {
         "namesrvAddr": f"{HOST}:{name_server.address[1]}", "grpcServerPort": 0, "bindAddress": HOST,
-        "grpcClientConsumerMinLongPollingTimeoutMillis": 0, "authenticationEnabled": True, **more,
+        "grpcClientConsumerMinLongPollingTimeoutMillis": 0, "authenticationEnabled": True, "httpPort": -1,
+        **more,
     }  # fmt: skip
     try:
         async with (
-            make_server(ProxyConfig.model_validate(settings)) as proxy,
-            grpc.aio.insecure_channel(f"{HOST}:{proxy.port}") as channel,
+            ProxyProgram(ProxyConfig.model_validate(settings)) as proxy,
+            grpc.aio.insecure_channel(f"{HOST}:{proxy.server.port}") as channel,
         ):
             yield GrpcClient(channel)
     finally:
@@ -364,4 +365,4 @@ async def test_mqproxy_with_a_wrong_key_serves_nobody(served: tuple[Broker, Grpc
 def test_mqproxy_with_security_needs_the_key_of_members() -> None:
     config = ProxyConfig.model_validate({"namesrvAddr": "127.0.0.1:1", "authenticationEnabled": True})
     with pytest.raises(ConfigError, match="mqproxy has no users"):
-        make_server(config)
+        ProxyProgram(config)
