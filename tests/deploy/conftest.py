@@ -20,6 +20,7 @@ OVERLAYS = {
     "base": "base",
     "ha": "overlays/ha",
     "analytics": "overlays/analytics",
+    "proxy": "overlays/proxy",
     "container": "overlays/container",
     "secure": "overlays/secure",
     "container-secure": "overlays/container-secure",
