@@ -60,12 +60,12 @@ CLI_READS = {
     "broker.admin.repair", "broker.app.start_check", "broker.backup.manifest", "broker.backup.mark_lost",
     "broker.backup.log_records", "broker.backup.offline",
     "broker.backup.offline_check", "broker.backup.queue_repair", "broker.backup.restore",
-    "broker.config.broker_config", "broker.container.config",
+    "broker.config.broker_config", "broker.config.grpc_settings", "broker.container.config",
     "broker.container.core.identity", "broker.container.core.members", "broker.container.core.placement",
     "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
     "namesrv.config", "namesrv.plugins.controller.backup_file", "namesrv.plugins.controller.config",
     "namesrv.plugins.controller.core.restored", "namesrv.plugins.controller.core.state",
-    "namesrv.plugins.controller.restore", "proxy.wire.messaging_pb2",
+    "namesrv.plugins.controller.restore", "proxy.server.config", "proxy.wire.messaging_pb2",
 }  # fmt: skip
 """The doctor judges configuration files by the models that the programs load them with; repair, backup and
 restore work on the files of stopped programs; moves between processes of a container are planned as it places

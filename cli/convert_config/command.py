@@ -41,7 +41,8 @@ def convert_config(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES", help="Files of RocketMQ: *.conf, plain_acl.yml, docker-compose.yml, values.yaml"
+            metavar="FILES",
+            help="Files of RocketMQ: *.conf, rmq-proxy.json, plain_acl.yml, docker-compose.yml, values.yaml",
         ),
     ],
     output: Annotated[
@@ -89,6 +90,9 @@ def _read(path: Path, kind: Kind | None) -> _Read:
         raise typer.BadParameter(f"{path}: {error.strerror}") from error
     if path.suffix in (".yml", ".yaml"):
         return _Read(path, "", *_of_yaml(path, text), is_private)
+    name = path.name
+    if path.suffix == ".json":  # RocketMQ's proxy has the only one: rmq-proxy.json
+        text, name, kind = _lines_of_json(path, text), f"{path.stem}.conf", kind or Kind.PROXY
     settings = settings_of(text)
     kind = kind or kind_of({RENAMED.get(key, key): value for key, value in settings.items()})
     if kind is None:
@@ -96,7 +100,7 @@ def _read(path: Path, kind: Kind | None) -> _Read:
             f"{path}: its keys do not show which program it is for: give --kind, one of {', '.join(Kind)}"
         )
     new, rows = convert(text, kind)
-    return _Read(path, kind, rows, [NewFile(path.name, new, kind)], is_private)
+    return _Read(path, kind, rows, [NewFile(name, new, kind)], is_private)
 
 
 def _check_targets(targets: Sequence[Path]) -> None:
@@ -138,6 +142,22 @@ def _decoded(content: bytes) -> str:
         except UnicodeDecodeError:
             continue
     return content.decode(ENCODINGS[-1], errors="replace")
+
+
+def _lines_of_json(path: Path, text: str) -> str:
+    """Returns the settings as lines. Raises BadParameter: it is no object with settings."""
+    try:
+        found = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{path}: JSON of settings is an object")
+    return "".join(f"{key}={_text_of(value)}\n" for key, value in found.items())
+
+
+def _text_of(value: object) -> str:
+    """In one line: a text as it is, and anything else as JSON writes it."""
+    return " ".join(value.split("\n")) if isinstance(value, str) else json.dumps(value)
 
 
 def _of_yaml(path: Path, text: str) -> tuple[list[Row], list[NewFile]]:

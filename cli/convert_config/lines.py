@@ -18,12 +18,14 @@ from keelmq.runtime.config import SHOWN_CHARACTERS, Config, ConfigError, parse_s
 from keelmq.upstream.keys import look_up, nearest
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
+from proxy.server.config import ProxyConfig
 
 MODELS: Final[Mapping[Kind, tuple[type[Config], ...]]] = {
     Kind.BROKER: (BrokerConfig,),
     Kind.CONTAINER: (ContainerConfig,),
     Kind.NAMESRV: (NamesrvConfig, ControllerConfig),
     Kind.CONTROLLER: (NamesrvConfig, ControllerConfig),
+    Kind.PROXY: (ProxyConfig,),
 }
 RENAMED: Final = {
     "namesrv.addr": "namesrvAddr",

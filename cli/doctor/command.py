@@ -32,7 +32,7 @@ from keelmq.health.groups import groups
 from keelmq.health.reach import Reach, Silent
 from keelmq.health.snapshot import take_snapshot
 from keelmq.health.verdict import verdict
-from keelmq.remoting.address_text import join_address, parse_addresses
+from keelmq.remoting.address_text import join_address, parse_addresses, split_list
 from keelmq.security.signer import Credentials
 
 TIMEOUT_DEFAULT_MS = 1_200
@@ -204,6 +204,10 @@ async def _is_its_own(reach: Reach, file: ConfigFile, port: Port, address: str) 
         assert file.controller is not None
         metadata = await reach.ask(address, lambda admin, at: admin.controllers.controller_metadata(at))
         return metadata.group == file.controller.controller_d_leger_group
+    if file.proxy is not None:
+        health = (await reach.get(address, "/v1/health")).json()
+        shown = str(health.get("address", "")) if isinstance(health, dict) else ""
+        return shown.endswith(f":{file.proxy.grpc_server_port}")
     if file.container is not None:
         settings = await reach.ask(address, lambda admin, at: admin.brokers.broker_config(at))
         return settings.get("listenPort") == str(file.container.listen_port)
@@ -231,6 +235,9 @@ async def _cluster(reach: Reach, options: DoctorOptions, files: Sequence[ConfigF
 def _name_servers_of(files: Sequence[ConfigFile]) -> list[str]:
     listed = [address for file in files if file.broker is not None for address in file.broker.name_servers]
     listed += [each for file in files if file.container is not None for each in file.container.name_servers]
+    listed += [
+        each for file in files if file.proxy is not None for each in split_list(file.proxy.namesrv_addr)
+    ]
     if listed:
         return list(dict.fromkeys(listed))
     return [

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.grpc_settings import GrpcSettings
 from broker.container.config import ContainerConfig
 from keelmq.health.findings import Finding, failed, ok, plural, warning
 from keelmq.remoting.booleans import is_true
@@ -24,6 +25,7 @@ from keelmq.runtime.config import (
 from keelmq.upstream.keys import names
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
+from proxy.server.config import ProxyConfig
 
 ENABLE_KEY = "enableControllerInNamesrv"
 
@@ -35,6 +37,7 @@ class Kind(StrEnum):
     CONTROLLER = "mqcontroller"
     BROKER = "mqbroker"
     CONTAINER = "mqbrokercontainer"
+    PROXY = "mqproxy"
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,12 @@ class ConfigFile:
     controller: ControllerConfig | None = None
     broker: BrokerConfig | None = None
     container: ContainerConfig | None = None
+    proxy: ProxyConfig | None = None
 
     @property
-    def server(self) -> BrokerConfig | NamesrvConfig | ContainerConfig:
-        """The settings that all programs have: ports, TLS, security, limits."""
-        found = self.broker or self.namesrv or self.container
+    def server(self) -> BrokerConfig | NamesrvConfig | ContainerConfig | ProxyConfig:
+        """The settings that all programs have: ports, TLS, security."""
+        found = self.broker or self.namesrv or self.container or self.proxy
         assert found is not None, self.name
         return found
 
@@ -65,6 +69,8 @@ def _keys(model: type[Config]) -> frozenset[str]:
 
 _NAMESRV, _CONTROLLER, _BROKER = _keys(NamesrvConfig), _keys(ControllerConfig), _keys(BrokerConfig)
 _CONTAINER = _keys(ContainerConfig) - _NAMESRV - _CONTROLLER - _BROKER
+_PROXY, _GRPC = _keys(ProxyConfig), _keys(GrpcSettings)
+_OF_PROXY = _PROXY - _NAMESRV - _CONTROLLER - _BROKER
 
 
 def kind_of(settings: Mapping[str, str]) -> Kind | None:
@@ -72,6 +78,8 @@ def kind_of(settings: Mapping[str, str]) -> Kind | None:
     keys = settings.keys()
     if keys & _CONTAINER:
         return Kind.CONTAINER
+    if keys & _OF_PROXY or (keys & _GRPC and keys <= _PROXY):  # a broker's file has enableProxy as well
+        return Kind.PROXY
     of_broker = len(keys & (_BROKER - _NAMESRV - _CONTROLLER))
     of_controller = len(keys & (_CONTROLLER - _BROKER))
     of_namesrv = len(keys & (_NAMESRV - _BROKER - _CONTROLLER))
@@ -93,7 +101,7 @@ def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, l
                     "config.loads",
                     name,
                     "its keys do not show which program it is for",
-                    "say so with --kind mqnamesrv, mqcontroller, mqbroker or mqbrokercontainer",
+                    f"say so with --kind {', '.join(Kind)}",
                 )
             ]
         found = _load(path, name, kind, settings)
@@ -108,7 +116,8 @@ def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, l
             failed("config.loads", name, line, f"correct the file{keys_of(kind)}")
             for line in str(error).splitlines()
         ]
-    models = [type(each) for each in (found.broker, found.container, found.namesrv, found.controller) if each]
+    loaded = (found.broker, found.container, found.namesrv, found.controller, found.proxy)
+    models = [type(each) for each in loaded if each]
     ignored = without_effect(*models, path=path, environ={}, overrides={})
     notes = [ok("config.loads", name, line) for line in ignored]
     return found, [ok("config.loads", name, _describe(found)), *notes, *_remarks(found)]
@@ -131,6 +140,10 @@ def _load(path: Path, name: str, kind: Kind, settings: Mapping[str, str]) -> Con
         (container,) = load_config(ContainerConfig, path=path, environ={}, overrides={})
         assert isinstance(container, ContainerConfig)
         return ConfigFile(path, name, kind, container=with_stored(container, path, {}, {}))
+    if kind is Kind.PROXY:
+        (proxy,) = load_config(ProxyConfig, path=path, environ={}, overrides={})
+        assert isinstance(proxy, ProxyConfig)
+        return ConfigFile(path, name, kind, proxy=with_stored(proxy, path, {}, {}))
     embedded = is_true(settings.get(ENABLE_KEY))
     models: list[type[Config]] = [NamesrvConfig]
     if kind is Kind.CONTROLLER or embedded:
@@ -151,6 +164,10 @@ def _describe(file: ConfigFile) -> str:
     if file.container is not None:
         count = len(file.container.config_paths)
         return f"loads as {file.kind}: {plural(count, 'broker')} in brokerConfigPaths"
+    if file.proxy is not None:
+        return (
+            f"loads as {file.kind} for the brokers that {file.proxy.namesrv_addr or 'no name server'} lists"
+        )
     if file.controller is None:
         return f"loads as {file.kind}"
     controller = file.controller
@@ -164,6 +181,9 @@ def _describe(file: ConfigFile) -> str:
 def _remarks(file: ConfigFile) -> list[Finding]:
     """Returns the warnings that the program would log at its start."""
     found = []
+    if file.proxy is not None and not file.proxy.namesrv_addr:
+        step = "set namesrvAddr, unless -n is on the command line"
+        found.append(warning("config.loads", file.name, "namesrvAddr is empty: it finds no brokers", step))
     if file.broker is not None:
         found += [
             warning("config.loads", file.name, text, "change or remove one of these keys")

@@ -34,7 +34,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 @dataclass(frozen=True, slots=True)
 class Port:
     """`role`: "namesrv", "controller", "broker", "container", "fast" or "http" answer requests; "raft", "HA"
-    do not."""
+    and "gRPC" do not."""
 
     role: str
     host: str
@@ -61,6 +61,8 @@ def host_of(file: ConfigFile) -> str:
         chosen = file.broker.broker_ip1 or file.broker.bind_address
     elif file.container is not None:
         chosen = file.container.broker_container_ip or file.container.bind_address
+    elif file.proxy is not None:
+        chosen = file.proxy.proxy_address or file.proxy.bind_address
     else:
         assert file.namesrv is not None
         chosen = file.namesrv.bind_address
@@ -109,6 +111,8 @@ def ports_of(file: ConfigFile) -> list[Port]:
         found.append(Port("fast", host, max(file.broker.fast_listen_port, 0)))
         if file.broker.has_ha_port and listen:
             found.append(Port("HA", host, file.broker.ha_port))
+        if file.broker.enable_proxy:
+            found.append(Port("gRPC", host, file.broker.grpc_server_port))
         http = http_listen_port(file.broker.http_port, listen_port=listen, bound_port=listen)
         found.append(Port("http", file.broker.http_bind_address or host, http or 0))
     if file.container is not None:
@@ -117,6 +121,11 @@ def ports_of(file: ConfigFile) -> list[Port]:
         found.append(Port("fast", host, max(file.container.fast_listen_port, 0)))
         http = http_listen_port(file.container.http_port, listen_port=listen, bound_port=listen)
         found.append(Port("http", file.container.http_bind_address or host, http or 0))
+    if file.proxy is not None:
+        host, listen = file.proxy.bind_address, file.proxy.grpc_server_port
+        found.append(Port("gRPC", host, listen))
+        http = http_listen_port(file.proxy.http_port, listen_port=listen, bound_port=listen)
+        found.append(Port("http", file.proxy.http_bind_address or host, http or 0))
     return [port for port in found if port.number]
 
 
@@ -128,7 +137,7 @@ async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
     if not taken:
         numbers = ", ".join(f"{port.number} ({port.role})" for port in ports)
         return [ok("machine.ports", file.name, f"free: {numbers}")] if ports else []
-    owners = [await probe(file, port) for port in taken if port.role not in ("raft", "HA", "http")]
+    owners = [await probe(file, port) for port in taken if _answers(file, port)]
     numbers = ", ".join(str(port.number) for port in taken)
     if Owner.ITSELF in owners:
         text = f"in use by {file.kind} itself, which is running: {numbers}"
@@ -147,6 +156,11 @@ async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
         text = f"port {port.number} ({port.role}) is in use by {owner_of(port.number)}"
         found.append(failed("machine.ports", file.name, text, "stop that program, or choose another port"))
     return found
+
+
+def _answers(file: ConfigFile, port: Port) -> bool:
+    """Returns whether the program shows at this port who it is. A proxy has only HTTP for that."""
+    return port.role == "http" if file.proxy is not None else port.role not in ("raft", "HA", "gRPC", "http")
 
 
 def _is_free(port: Port) -> bool:

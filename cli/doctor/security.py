@@ -117,7 +117,7 @@ def _secret_files(file: ConfigFile, config: OpenNetworkConfig) -> Iterator[Findi
 
 def _has_secret(file: ConfigFile) -> bool:
     given = parse_settings(file.path.read_text(encoding="utf-8"), file.name)
-    configs = (file.broker, file.namesrv, file.container, file.controller)
+    configs = (file.broker, file.namesrv, file.container, file.controller, file.proxy)
     return any(
         given.get(key) for config in configs if config is not None for key in secret_keys(type(config))
     )

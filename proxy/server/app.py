@@ -227,8 +227,9 @@ class ProxyProgram(AsyncLife):
         signer = optional_signer(config.member_credentials, proof=True)
         if config.security_on and signer is None:
             raise ConfigError(
-                "mqproxy has no users, so brokers check its clients: set innerClientAuthenticationCredentials "
-                "as at the brokers, or run it without authenticationEnabled, authorizationEnabled and aclEnable"
+                "mqproxy has no users, so brokers check its clients: set "
+                "innerClientAuthenticationCredentials as at the brokers, or run it without "
+                "authenticationEnabled, authorizationEnabled and aclEnable"
             )
         if config.acl_enable:
             raise ConfigError(NO_PLAIN_ACL.format("remove the key"))

@@ -318,3 +318,30 @@ def test_a_secret_is_neither_changed_nor_shown(tmp_path: Path) -> None:
         done = run(str(tmp_path / "a.conf"), "-o", str(tmp_path / f"new{len(more)}"), *more)
         assert secret not in done.output
     assert written(tmp_path / "new0" / "a.conf")["tls.server.keyPassword"] == secret
+
+
+PROXY = {
+    "rocketMQClusterName": "DefaultCluster",
+    "namesrvAddr": "10.0.0.1:9876",
+    "grpcServerPort": 8081,
+    "grpcMaxInboundMessageSize": 9_000_000,
+    "useDelayLevel": False,
+}
+
+
+def test_the_json_of_a_proxy_becomes_a_file_of_mqproxy(tmp_path: Path) -> None:
+    (tmp_path / "rmq-proxy.json").write_text(json.dumps(PROXY))
+    done = run(str(tmp_path / "rmq-proxy.json"), "-o", str(tmp_path / "new"))
+    assert done.exit_code == 0, done.output
+    assert written(tmp_path / "new" / "rmq-proxy.conf") == {
+        "namesrvAddr": "10.0.0.1:9876",
+        "grpcServerPort": "8081",
+        "grpcMaxInboundMessageSize": "9000000",
+    }
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '"x"', "[" * 100_000])
+def test_json_that_is_no_settings(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rmq-proxy.json").write_text(text)
+    done = run(str(tmp_path / "rmq-proxy.json"))
+    assert done.exit_code == 2 and "JSON" in done.output

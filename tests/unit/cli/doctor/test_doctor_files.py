@@ -377,3 +377,35 @@ def test_a_file_that_cannot_be_read_is_a_finding_beside_those_of_the_others(
     assert result.exit_code == 1, result.output
     assert "private.conf: cannot be read: Permission denied" in result.output
     assert "other.conf: loads as mqbroker" in result.output
+
+
+PROXY = {"namesrvAddr": "10.0.0.1:9876", "grpcServerPort": "9081"}
+
+
+def test_a_proxy_is_told_by_its_keys() -> None:
+    assert kind_of(PROXY) is Kind.PROXY
+    assert kind_of({"proxyAddress": "h"}) is Kind.PROXY
+    assert kind_of(BROKER | {"enableProxy": "true", "grpcServerPort": "9081"}) is Kind.BROKER
+    assert kind_of({"namesrvAddr": "10.0.0.1:9876"}) is not Kind.PROXY
+
+
+def test_a_proxy_and_its_ports(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    file, findings = files.load("proxy.conf", PROXY, bindAddress="127.0.0.1")
+    assert file is not None
+    assert [each.text for each in findings] == ["loads as mqproxy for the brokers that 10.0.0.1:9876 lists"]
+    ports = [(each.role, each.number) for each in machine.ports_of(file)]
+    assert ports == [("gRPC", 9081), ("http", 19081)]
+    broker = files.file("broker.conf", BROKER, enableProxy="true", grpcServerPort="9081")
+    assert ("gRPC", 9081) in [(each.role, each.number) for each in machine.ports_of(broker)]
+
+
+def test_a_proxy_without_name_servers_or_with_a_wrong_limit(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    _, findings = files.load("proxy.conf", grpcServerPort="9081")
+    assert [each.text for each in findings if each.level is Level.WARNING] == [
+        "namesrvAddr is empty: it finds no brokers"
+    ]
+    file, findings = files.load("proxy.conf", PROXY, grpcMaxInboundMessageSize="1")
+    assert file is None
+    assert findings[0].level is Level.FAILED and "mqproxy -p lists all keys" in (findings[0].next_step)
