@@ -149,6 +149,7 @@ def _handler_context(
         runtime_info=lambda: {
             **parts.scrub.runtime_info(),
             **_runtime_info(metadata, replication),
+            **parts.status.grpc_info(),
             **agreement_report(parts.clients.registry, metadata, parts.store),
         },
         readable=bool(config.broker_permission & PERM_READ),

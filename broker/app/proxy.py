@@ -1,6 +1,6 @@
 """The gRPC server in a broker (enableProxy). It is found by entry point, since it is above the broker."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Final, Protocol
 
@@ -41,6 +41,10 @@ class Proxy(Protocol):
     @property
     def port(self) -> int:
         """The port that it has bound."""
+        ...
+
+    def clients(self) -> Mapping[tuple[str, str], int]:
+        """Returns how many clients have an open stream, by type and language."""
         ...
 
     def scrape(self) -> Scrape:

@@ -91,6 +91,13 @@ class BrokerStatus:
             return self._controlled.ha_port
         return 0 if self._plain is None else self._plain.ha.port
 
+    def grpc_info(self) -> Mapping[str, str]:
+        """Returns keys of the runtime information (28) about clients of gRPC; none without enableProxy."""
+        proxy = self._listeners.proxy
+        if proxy is None:
+            return {}
+        return {"grpcServerPort": str(proxy.port), "grpcClients": str(sum(proxy.clients().values()))}
+
     def describe(self) -> str:
         """Returns the line that the program prints when it is ready."""
         mode = f"replication on {self.ha_address}" if self._ha_port else "stand-alone"

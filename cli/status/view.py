@@ -96,6 +96,10 @@ def group_lines(group: GroupStatus, now_ms: int, width: int) -> Iterator[Text]:
         yield Text("  " + _row(_cells(replica), width), style)
         if replica.problem:
             yield Text("     " + _shortened(replica.problem, width - 5))
+        if replica.grpc_port is not None:
+            yield Text(
+                f"     gRPC at port {replica.grpc_port}: {plural(replica.grpc_clients or 0, 'client')}"
+            )
     for text in group.disagreements:
         for number, line in enumerate(textwrap.wrap(f"disagreement: {text}", width - 4)):
             yield Text(f"  {line}" if number == 0 else f"    {line}", "yellow")

@@ -190,6 +190,8 @@ def _numbers(broker: RunningBroker) -> dict[str, Any]:
         "messages_in_per_s": _first(info.get("putTps")),
         "messages_out_per_s": _first(info.get("getTransferredTps")),
         "disk_used": _first(info.get("commitLogDiskRatio")),
+        "grpc_port": whole(info.get("grpcServerPort")),
+        "grpc_clients": whole(info.get("grpcClients")),
         "version": info.get("brokerVersionDesc", ""),
         "started_ms": whole(info.get("bootTimestamp")),
     }

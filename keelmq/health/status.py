@@ -58,7 +58,7 @@ class ReplicaStatus(Wire):
     """One broker of a group. role: "master", "slave" or "silent". is_alive: as the controllers say, of a
     group without controllers whether it answers. lag_bytes: how far its log is behind the master's end;
     lag_ms: for how long it has lacked the oldest byte that it lacks. epoch: of the last entry of its epoch
-    file."""
+    file. grpc_port, grpc_clients: None without enableProxy."""
 
     broker_id: int
     address: str
@@ -74,6 +74,8 @@ class ReplicaStatus(Wire):
     messages_in_per_s: float | None = None
     messages_out_per_s: float | None = None
     disk_used: float | None = Field(default=None, description="share of the store's disk, 0 to 1")
+    grpc_port: int | None = None
+    grpc_clients: int | None = Field(default=None, description="clients of gRPC with an open stream")
     version: str = ""
     started_ms: int | None = None
 

@@ -6,7 +6,7 @@ export function replica(changes: Partial<ReplicaStatus> = {}): ReplicaStatus {
   return {
     brokerId: 1, address: "10.0.0.1:10911", role: "master", isAlive: true, isInSync: true, problem: "", maxOffset: 4_096_000,
     confirmOffset: 4_096_000, lagBytes: 0, lagMs: 0, epoch: 3, messagesInPerS: 1200, messagesOutPerS: 1200, diskUsed: 0.41,
-    version: "V5_3_3", startedMs: 1_795_250_000_000, ...changes,
+    grpcPort: null, grpcClients: null, version: "V5_3_3", startedMs: 1_795_250_000_000, ...changes,
   };
 }
 

@@ -47,9 +47,11 @@ async def test_a_broker_shows_its_clients_and_their_calls(tmp_path: Path) -> Non
         known = documented([TABLE])
         shown = {name: each for name, each in shapes(text).items() if name.startswith("rocketmq_proxy")}
         assert {name: (kind, labels) for name, (kind, labels) in known.items() if name in shown} == shown
-        stream.cancel()
+        info = broker.services.runtime_info.table()
         assert broker.listeners.proxy is not None
         proxy = broker.listeners.proxy
+        assert (info["grpcServerPort"], info["grpcClients"]) == (str(proxy.port), "1")
+        stream.cancel()
         await until(lambda: not any(metric.name == "rocketmq_proxy_clients" for metric in proxy.scrape()))
 
 

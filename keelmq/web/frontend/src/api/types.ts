@@ -51,6 +51,9 @@ export interface ReplicaStatus {
   messagesOutPerS: number | null;
   /** Share of the disk of the store, 0 to 1. */
   diskUsed: number | null;
+  /** With enableProxy. */
+  grpcPort: number | null;
+  grpcClients: number | null;
   version: string;
   startedMs: number | null;
 }

@@ -33,11 +33,21 @@ export function Replicas({ group }: { group: GroupStatus }) {
     { key: "in", title: "In/s", cell: (each) => rate(each.messagesInPerS), isNumber: true, isWide: true },
     { key: "out", title: "Out/s", cell: (each) => rate(each.messagesOutPerS), isNumber: true, isWide: true },
     { key: "disk", title: "Disk", cell: (each) => <Disk share={each.diskUsed} />, sort: (each) => each.diskUsed, isNumber: true, isWide: true },
+    ...(group.replicas.some((each) => each.grpcPort !== null) ? [GRPC] : []),
     { key: "started", title: "Started", cell: (each) => <Time ms={each.startedMs} />, sort: (each) => each.startedMs, isNumber: true, isWide: true },
     { key: "version", title: "Version", cell: (each) => each.version || "–", isWide: true },
   ];
   return <Table caption={`Replicas of ${group.brokerName}`} rows={group.replicas} columns={columns} rowKey={(each) => String(each.brokerId)} sort="id" name="r" empty="No replica is known." />;
 }
+
+const GRPC: Column<ReplicaStatus> = {
+  key: "grpc",
+  title: "gRPC clients",
+  cell: (each) => count(each.grpcClients),
+  sort: (each) => each.grpcClients,
+  isNumber: true,
+  isWide: true,
+};
 
 function Lag({ replica, share }: { replica: ReplicaStatus; share: number }) {
   if (replica.role === "master") return <span class="dim">–</span>;
