@@ -5,6 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from namesrv.plugins.controller.raft.api import RaftSettings
 from namesrv.plugins.controller.raft.codec import MemberListNote
 from namesrv.plugins.controller.raft.membership.member_list import MemberList
@@ -13,12 +15,12 @@ from namesrv.plugins.controller.raft.membership.voters import NOT_DECIDED, Voter
 OLD = ("n0", "n1", "n2")
 
 
-def voters_of(own: str, *ids: str) -> Voters:
+def voters_of(own: str, *ids: str, links: Any = None) -> Voters:
     members = dict.fromkeys(ids, ("127.0.0.1", 1))
     core: Any = SimpleNamespace(leads=False, set_other_voters=lambda others: None)
     joining: Any = None
     settings = RaftSettings(own, members, Path(), "group", insecure=True)
-    made = Voters(settings, core, joining, MemberList(members), lambda: None)
+    made = Voters(settings, core, joining, MemberList(members), lambda: links)
     made.apply_member_list()
     return made
 
@@ -42,6 +44,25 @@ def test_what_others_say_that_are_no_members_does_not_count() -> None:
     voters = voters_of("n0", *OLD)
     voters.check_member_list("n3", MemberListNote(0, ("n1", "n2", "n3")))
     assert voters.contradicts({*OLD, "n4"}) is None
+
+
+@pytest.mark.parametrize(
+    ("index", "members", "is_dropped"),
+    [
+        (0, OLD, False),
+        (0, ("n0", "n1"), False),
+        (0, ("n0", "n1", "n3"), True),
+        (0, (*OLD, "n3", "n4"), True),
+        (7, (*OLD, "n3", "n4"), False),
+    ],
+)
+def test_configured_lists_with_two_differences_are_not_linked(
+    index: int, members: tuple[str, ...], is_dropped: bool
+) -> None:
+    """There could be two majorities without a common member. 7: that member's list is from the log."""
+    links = mock.Mock()
+    voters_of("n0", *OLD, links=links).check_member_list("n1", MemberListNote(index, members))
+    assert [call.args[0] for call in links.drop.mock_calls] == (["n1"] if is_dropped else [])
 
 
 def test_only_voters_and_learners_receive_the_log() -> None:
