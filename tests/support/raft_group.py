@@ -18,7 +18,7 @@ from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from tests.support.ports import free_ports
 
-WAIT_S = 8.0
+WAIT_S = 30.0
 SECRET = bytes(range(32))
 
 

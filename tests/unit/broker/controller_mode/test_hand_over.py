@@ -143,6 +143,7 @@ async def test_a_message_does_not_wait_for_a_hung_master_that_was_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The route may name this broker as master some ms before it knows that itself."""
+    monkeypatch.setattr(send_forwarder, "REPLACED_MS", 1)
     monkeypatch.setattr(send_forwarder, "REPLACED_STEP_MS", 1)
     monkeypatch.setattr(send_forwarder, "FORWARD_TIMEOUT_MS", 60_000)
     scene = Forwarding(tmp_path, stored())
