@@ -149,10 +149,10 @@ class MessagingService:
         self._streams.add(stream)
         reading = asyncio.ensure_future(self._read(commands, stream, call))
         try:
-            while (command := await stream.outgoing.get()) is not None:
+            while (command := await stream.next()) is not None:
                 yield command
                 del command
-                stream.outgoing.task_done()
+                stream.written()
             await reading
         finally:
             self._producers.ended(stream)
@@ -165,7 +165,7 @@ class MessagingService:
             async for command in commands:
                 if command.WhichOneof("command") == "settings":
                     await self._answer(command.settings, stream, call)
-                    await stream.outgoing.join()  # the next settings are read when these are written
+                    await stream.all_written()  # the next settings are read when these are written
                 del command
         finally:
             stream.end()
