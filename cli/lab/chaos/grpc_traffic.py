@@ -307,17 +307,21 @@ class GrpcTraffic:
         await asyncio.gather(*self._sending)
 
     async def drain(self, numbers: Collection[int], tell: Callable[[str], None]) -> None:
-        """Returns when the groups have acknowledged these messages, or DRAIN_S have passed: the checkers then
+        """Returns when the groups have acknowledged these messages, or none for DRAIN_S: the checkers then
         find those that did not come."""
-        end = asyncio.get_running_loop().time() + DRAIN_S
-        while asyncio.get_running_loop().time() < end:
+        clock, before = asyncio.get_running_loop().time, -1
+        end = clock() + DRAIN_S
+        while clock() < end:
             self.check()
-            if not any(each.lacks(numbers) for each in self._consumers):
+            left = sum(each.lacks(numbers) for each in self._consumers)
+            if not left:
                 tell(f"the gRPC consumers have acknowledged {len(numbers):,} messages")
                 return
+            if left != before:
+                before, end = left, clock() + DRAIN_S
             await asyncio.sleep(LOOK_S)
         lacking = {each.group: each.lacks(numbers) for each in self._consumers}
-        tell(f"the gRPC consumers have not acknowledged everything after {DRAIN_S:g} s: {lacking}")
+        tell(f"the gRPC consumers acknowledge nothing more after {DRAIN_S:g} s: {lacking} are missing")
 
     async def close(self) -> None:
         """Ends all tasks, and closes the connections."""
