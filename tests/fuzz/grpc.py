@@ -365,6 +365,7 @@ async def run_rounds(seed: int, count: int, report: Report, progress: Callable[[
                     await Round(broker, safe, f"grpc {seed + number}", report).run(min(ROUND_INPUTS, left))
                 except* AssertionError as group:
                     report.findings.append(f"grpc seed {seed + number}: {group.exceptions[0]}")
+                    progress(report.findings[-1])
         left -= ROUND_INPUTS
         progress(report.line())
         if number + 1 == WARM_ROUNDS:
