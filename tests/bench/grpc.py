@@ -314,6 +314,7 @@ def serving_at(port: int) -> dict[str, str]:
     return {
         "enableProxy": "true",
         "grpcServerPort": str(port),
+        "maxConnectionsPerAddress": "0",
         "grpcClientConsumerMinLongPollingTimeoutMillis": "0",
         "brokerName": "broker-a",
     }
