@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from keelmq.remoting.address_text import INTERNAL
 from keelmq.remoting.config_store import ConfigStore
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.health import NamesrvHealth, Reason
@@ -37,7 +38,7 @@ from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
 from namesrv.handlers.admin import ConfigAdmin, KvAdmin, TopicAdmin
 from namesrv.handlers.queries import Queries
-from namesrv.handlers.registration import Registrations
+from namesrv.handlers.registration import OF_BROKERS, Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
 from namesrv.plugins import Plugin, PluginContext, Settings, reasons_of
@@ -116,22 +117,10 @@ class Namesrv:
             self.routes, self.liveness, self.kv, self.settings, clock, self._notifier.notify
         )
         self.queries = Queries(self.routes, self.kv, self.settings, clock)
-        self.table = OperationTable()
-        for handlers in (
-            self._registrations,
-            self.queries,
-            TopicAdmin(self.routes),
-            KvAdmin(self.kv),
-            ConfigAdmin(self.settings),
-        ):
-            handlers.bind(self.table)
         self._bind_users = binder_of(self.users, self.security)
-        self._bind_users(self.table)
-        self.table.access = self.security.access
-        self.table.audit = self.audit
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
         self.limits, self.requests = config.peer_limits(), RequestCounts()
-        self.requests.watch(self.table)
+        self.table = self._make_table(self.queries)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
         self.context = self._make_context(
             route_service=route_service,
@@ -141,6 +130,7 @@ class Namesrv:
         )
         self.plugins = [choice.plugin(self.context, *choice.configs) for choice in plugins]
         self._server = self._make_server() if route_service else None
+        self._listeners = self._make_listeners() if route_service else []
         self._http: LateHttp | None = None
         self._console: ConsoleService | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -170,17 +160,30 @@ class Namesrv:
 
     @property
     def connection_count(self) -> int:
-        """Open connections of the name-server port."""
-        return 0 if self._server is None else self._server.connection_count
+        """Open connections of the name-server ports."""
+        return sum(server.connection_count for server in self._servers)
+
+    @property
+    def listener_addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each further listener, once started."""
+        return [server.address for server, _ in self._listeners]
+
+    @property
+    def _servers(self) -> list[TcpServer]:
+        further = [server for server, _ in self._listeners]
+        return further if self._server is None else [self._server, *further]
 
     async def start(self) -> None:
         """Raises ConfigError: a port is in use, or a plugin cannot start; everything is closed again then."""
         if self.config.need_wait_for_service:
-            self.queries.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
+            serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
+            for queries in (self.queries, *(each for _, each in self._listeners)):
+                queries.serve_from_ms = serve_from_ms
         try:
             if self._server is not None:
                 self.kv.load()
-                await self._server.start()
+            for server in self._servers:
+                await server.start()
             self._start_audit()
             self._bind_http()
             for plugin in self.plugins:
@@ -211,8 +214,8 @@ class Namesrv:
             steps.add("the console", self._console.stop)
         if self._http is not None:
             steps.add("the HTTP port", self._http.close)
-        if self._server is not None:
-            steps.add("listenPort", self._server.close)
+        for server in self._servers:
+            steps.add(server.name, server.close)
         for plugin in reversed(self.plugins):
             steps.add(plugin.name, plugin.stop)
         if self.audit is not None:
@@ -314,12 +317,37 @@ class Namesrv:
             return self._server.address[1]
         return self.context.request_port or self.config.listen_port
 
+    def _make_table(self, queries: Queries) -> OperationTable:
+        """Returns what a listener serves: brokers use `internal` only."""
+        table = OperationTable()
+        for handlers in (queries, TopicAdmin(self.routes), KvAdmin(self.kv), ConfigAdmin(self.settings)):
+            handlers.bind(table)
+        if queries.listener == INTERNAL:
+            self._registrations.bind(table)
+        else:
+            remark = f"brokers register at listenPort, not at listener {queries.listener}"
+            table.unsupported = {operation.code: remark for operation in OF_BROKERS}
+        self._bind_users(table)
+        table.access, table.audit = self.security.access, self.audit
+        self.requests.watch(table)
+        return table
+
     def _make_server(self) -> TcpServer:
+        return self._server_of(self.table, "namesrv", self.config.bind_address, self.config.listen_port)
+
+    def _make_listeners(self) -> list[tuple[TcpServer, Queries]]:
+        made = []
+        for name, (host, port) in self.config.further_listeners.items():
+            queries = Queries(self.routes, self.kv, self.settings, self._clock, listener=name)
+            made.append((self._server_of(self._make_table(queries), f"listener {name}", host, port), queries))
+        return made
+
+    def _server_of(self, table: OperationTable, name: str, host: str, port: int) -> TcpServer:
         return TcpServer(
-            self.table,
-            host=self.config.bind_address,
-            port=self.config.listen_port,
-            name="namesrv",
+            table,
+            host=host,
+            port=port,
+            name=name,
             on_closed=self.connection_closed,
             write_buffers=self.write_buffers,
             limits=self.limits,

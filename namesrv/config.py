@@ -2,12 +2,13 @@
 
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.listener_settings import ListenersConfig
 from keelmq.runtime.config import home_path
 from keelmq.security.file_users import FileUsersConfig
 from keelmq.security.server_config import ServerConfig
@@ -41,7 +42,7 @@ def _keys_of_controller() -> frozenset[str]:
     return frozenset(field.alias or name for model in models for name, field in model.model_fields.items())
 
 
-class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
+class NamesrvConfig(StoredConfig, FileUsersConfig, ListenersConfig, ServerConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "namesrv.conf")
@@ -136,6 +137,19 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return home_path(path)
+
+    @model_validator(mode="after")
+    def _check_listeners(self) -> Self:
+        self.check_listener_ports(
+            {
+                "listenPort": (self.bind_address, self.listen_port),
+                "httpPort": (
+                    self.http_bind_address or self.bind_address,
+                    self.http_listen_port(self.listen_port) or 0,
+                ),
+            }
+        )
+        return self
 
     @classmethod
     def foreign(cls, key: str, value: str) -> Foreign | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from keelmq.remoting.address_text import join_address
 from keelmq.remoting.booleans import is_true
 from keelmq.remoting.config_store import with_stored
 from keelmq.runtime.bounded_exit import bounded_end
@@ -75,6 +76,8 @@ def build(
     assert isinstance(config, NamesrvConfig)
     config = with_stored(config, path, environ, overrides)
     ignored = without_effect(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
+    if controller_only and config.listeners:
+        raise ConfigError("listeners: a controller without a name server has none; remove the key")
     if arguments.print_config:
         return as_comments(ignored) + "".join(to_properties(each) for each in (config, *rest))
     for line in ignored:
@@ -113,6 +116,7 @@ async def serve(server: Namesrv, program: str) -> None:
 def _addresses(server: Namesrv) -> list[str]:
     """Returns host:port of every bound port that answers requests."""
     bound = [server.address] if server.has_route_service else []
+    bound += server.listener_addresses
     bound += [server.http_address] if server.http_address is not None else []
     of_plugins = [plugin.health().get("address") for plugin in server.plugins]
     return [f"{host}:{port}" for host, port in bound] + [str(each) for each in of_plugins if each]
@@ -123,6 +127,8 @@ def _ready_line(server: Namesrv, program: str) -> str:
     if server.has_route_service:
         host, port = server.address
         parts.append(f"listening on {host}:{port}")
+        for name, at in server.config.further_listeners.items():
+            parts.append(f"listener {name} on {join_address(*at)}")
     if server.http_address is not None:
         parts.append(f"http on {server.http_address[0]}:{server.http_address[1]}")
     for plugin in server.plugins:

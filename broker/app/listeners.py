@@ -1,5 +1,6 @@
-"""The ports that a broker serves its operations on: listenPort for clients and tools, and the fast port
-(naming/vip_port.py) for clients with the "VIP channel". With enableProxy also grpcServerPort (app/proxy.py).
+"""The ports that a broker serves its operations on: listenPort and those of further listeners
+(docs/adr/0077) for clients and tools, and for each its fast port (naming/vip_port.py) for clients with the
+"VIP channel". With enableProxy also grpcServerPort (app/proxy.py).
 """
 
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from broker.app.proxy import Proxy, ProxyParts, start_proxy
 from broker.clients.proxied_requests import ProxiedRequests
 from broker.config.broker_config import BrokerConfig
-from broker.naming.vip_port import open_fast_port
+from broker.naming.vip_port import NAME, open_fast_port
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.tcp import TcpServer
@@ -34,7 +35,9 @@ class Listeners:
         self._on_closed, self._limits, self._tls = on_closed, limits, tls
         self._write_buffers = write_buffers
         self.servers: list[TcpServer] = []
-        """Those of remoting that are open: none, listenPort, or both."""
+        """Those of remoting that are open."""
+        self.fast_address: tuple[str, int] | None = None
+        """Of the fast port of listenPort, as bound; None: there is none."""
         self.proxy: Proxy | None = None
         """The server of gRPC; None: enableProxy=false, or not open."""
         self._proxied: ProxiedRequests | None = None
@@ -45,11 +48,27 @@ class Listeners:
         config = self._config
         self._proxied = ProxiedRequests(table)
         self._proxied.bind()
+        self._port = await self._open(table, "listenPort", config.bind_address, config.listen_port)
+        for name, (host, port) in config.further_listeners.items():
+            await self._open(table, f"listener {name}", host, port)
+        fast = config.fast_listen_port
+        self.fast_address = await self._open_fast(
+            table, NAME, config.bind_address, config.listen_port, configured=fast
+        )
+        for name, (host, port) in config.further_listeners.items():
+            await self._open_fast(table, f"fast port of listener {name}", host, port, configured=min(fast, 0))
+        if config.enable_proxy:
+            self.proxy = await start_proxy(
+                ProxyParts(config, table, self._proxied, self.address, self._tls, self._limits)
+            )
+
+    async def _open(self, table: OperationTable, name: str, host: str, port: int) -> int:
+        """Returns the port, as bound."""
         server = TcpServer(
             table,
-            host=config.bind_address,
-            port=config.listen_port,
-            name="listenPort",
+            host=host,
+            port=port,
+            name=name,
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
             limits=self._limits,
@@ -57,23 +76,27 @@ class Listeners:
         )
         self.servers.append(server)
         await server.start()
-        self._port = server.address[1]
-        fast_server = await open_fast_port(
+        return server.address[1]
+
+    async def _open_fast(
+        self, table: OperationTable, name: str, host: str, listen_port: int, *, configured: int
+    ) -> tuple[str, int] | None:
+        """Returns the address, as bound; None: the broker works without it."""
+        server = await open_fast_port(
             table,
-            host=config.bind_address,
-            configured=config.fast_listen_port,
-            listen_port=config.listen_port,
+            host=host,
+            configured=configured,
+            listen_port=listen_port,
+            name=name,
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
             limits=self._limits,
             tls=self._tls,
         )
-        if fast_server is not None:
-            self.servers.append(fast_server)
-        if config.enable_proxy:
-            self.proxy = await start_proxy(
-                ProxyParts(config, table, self._proxied, self.address, self._tls, self._limits)
-            )
+        if server is None:
+            return None
+        self.servers.append(server)
+        return server.address
 
     @property
     def all(self) -> list[TcpServer | Proxy | ProxiedRequests]:

@@ -14,6 +14,7 @@ from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_meta_file import BrokerMetaError
 from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.address_text import join_address
 from keelmq.remoting.config_store import ConfigSources, StoredConfig, with_stored
 from keelmq.runtime import program
 from keelmq.runtime.bounded_exit import bounded_end
@@ -127,7 +128,8 @@ async def serve(
 async def _serve(broker: Broker) -> None:
     async def say_ready() -> None:
         bound = f"{broker.config.bind_address}:{broker.address.rpartition(':')[2]}"
-        warn_of_open_ports(logger, PROGRAM, broker.config, [bound])
+        further = [join_address(*at) for at in broker.config.further_listeners.values()]
+        warn_of_open_ports(logger, PROGRAM, broker.config, [bound, *further])
         program.say_ready(f"{PROGRAM} {broker.status.describe()}")
 
     await serve(broker, logger, give_up_s=START_GIVEN_UP_S_MAX, say_ready=say_ready, leave=broker.leave)

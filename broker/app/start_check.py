@@ -44,6 +44,8 @@ def _fixed_ports(config: BrokerConfig, own_host: str) -> Iterator[tuple[str, str
     host = config.bind_address
     if config.listen_port:
         yield "listenPort", host, config.listen_port
+    for name, at in config.further_listeners.items():
+        yield f"listener {name}", *at
     if config.fast_listen_port > 0:
         yield "fastListenPort", host, config.fast_listen_port
     if config.has_ha_port and config.ha_port:

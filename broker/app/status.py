@@ -27,6 +27,7 @@ from broker.naming.registration import (
 from broker.naming.route_registration import Registrations, RouteRegistration
 from broker.plain_ha.report import runtime_info as plain_runtime_info
 from broker.store.message_store import MessageStore
+from keelmq.remoting.address_text import join_address, listeners_text
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.broker import HaRuntimeInfo
 from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
@@ -71,6 +72,7 @@ class BrokerStatus:
         self._routes, self._controlled, self._plain, self._tasks = routes, controlled, plain, tasks
         self._is_serving, self._refusal, self._no_room = is_serving, refusal, no_room
         self._bodies = RegistrationBodies()
+        self._advertised = listeners_text({name: join_address(*at) for name, at in config.advertised.items()})
 
     # -- addresses ---------------------------------------------------------------------------------------
 
@@ -106,7 +108,9 @@ class BrokerStatus:
         http = self._http_address()
         http_text = "" if http is None else f"http on {http[0]}:{http[1]}"
         where = f"{self._config.broker_name} listening on {self._listeners.address}"
-        return ", ".join(filter(None, (where, mode, http_text)))
+        advertised = self._config.advertised
+        further = [f"listener {name} announced as {join_address(*at)}" for name, at in advertised.items()]
+        return ", ".join(filter(None, (where, *further, mode, http_text)))
 
     def detected_settings(self) -> Mapping[str, str]:
         """Returns the keys whose current value was detected or chosen, not configured, and those that
@@ -226,6 +230,7 @@ class BrokerStatus:
             ha_address=self.ha_address,
             broker_id=self.registered_id,
             forwards_sends=self._controlled is not None and self._controlled.forwards_sends,
+            advertised_listeners=self._advertised,
         )
 
     # -- health ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ and MessageStoreConfig; where a default differs from RocketMQ's, the description
 
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -22,8 +23,10 @@ from broker.config.run_time_keys import AT_RUN_TIME
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, power_lost, rpo
 from broker.core.report_lease import report_lease_ms, shortest_timeout_ms
-from keelmq.remoting.address_text import split_address, split_list
+from keelmq.remoting.address_text import ANY_ADDRESS, parse_listeners, split_address, split_list
 from keelmq.remoting.config_store import StoredConfig
+from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.listener_settings import ListenersConfig
 from keelmq.runtime.config import home_path
 from keelmq.security.server_config import ServerConfig
 from keelmq.upstream.keys import BROKER
@@ -31,7 +34,6 @@ from keelmq.upstream.keys import BROKER
 PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
 QUEUE_ENTRY_BYTES = 20
-ANY_ADDRESS = ("0.0.0.0", "::", "[::]", "*")
 _WITH_PORT = re.compile(r"(\[.*\]|[^:]*):[0-9]*")
 _PLAIN_NAME = re.compile(r"[a-zA-Z0-9._%|-]{1,100}")
 
@@ -47,6 +49,7 @@ class BrokerConfig(
     MasterSlaveSettings,
     HaLinkSettings,
     HaSecuritySettings,
+    ListenersConfig,
     ServerConfig,
 ):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
@@ -93,6 +96,11 @@ class BrokerConfig(
     )
     broker_ip2: str = Field(
         "", alias="brokerIP2", description="address announced to slaves; empty: brokerIP1"
+    )
+    advertised_listeners: str = Field(
+        "",
+        description="address announced to clients of each of `listeners`, NAME://HOST:PORT;NAME://HOST:PORT; "
+        "without an entry that in listeners (ours)",
     )
     ha_listen_port: int = Field(0, ge=0, le=PORT_MAX, description="replication port; 0: listenPort + 1")
 
@@ -247,6 +255,31 @@ class BrokerConfig(
         return home_path(path)
 
     @model_validator(mode="after")
+    def _check_listeners(self) -> Self:
+        listen = self.listen_port
+        self.check_listener_ports(
+            {
+                "listenPort": (self.bind_address, listen),
+                "fastListenPort": (self.bind_address, max(self.fast_listen_port, 0)),
+                "haListenPort": (self.bind_address, self.ha_port if self.has_ha_port else 0),
+                "httpPort": (
+                    self.http_bind_address or self.bind_address,
+                    http_listen_port(self.http_port, listen_port=listen, bound_port=listen) or 0,
+                ),
+            }
+        )
+        try:
+            announced = parse_listeners(self.advertised_listeners)
+        except ValueError as error:
+            raise ValueError(f"advertisedListeners: {error}") from None
+        for name in announced.keys() - self.further_listeners.keys():
+            raise ValueError(f"advertisedListeners: {name} is not in listeners")
+        for name, (host, _) in self.advertised.items():
+            if host in ANY_ADDRESS:
+                raise ValueError(f"advertisedListeners: no client can connect to {host} of {name}")
+        return self
+
+    @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if self.enable_controller_mode and not self.controllers:
             raise ValueError("enableControllerMode needs controllerAddr")
@@ -294,6 +327,12 @@ class BrokerConfig(
     def controllers(self) -> tuple[str, ...]:
         """The addresses in controllerAddr."""
         return tuple(split_list(self.controller_addr))
+
+    @property
+    def advertised(self) -> Mapping[str, tuple[str, int]]:
+        """Name, and host and port that clients connect to, of each listener but `internal`."""
+        announced = parse_listeners(self.advertised_listeners)
+        return self.further_listeners | {name: split_address(at) for name, at in announced.items()}
 
     @property
     def epoch_path(self) -> Path:

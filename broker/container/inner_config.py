@@ -56,6 +56,8 @@ class InnerConfig(msgspec.Struct, frozen=True):
                 ports[config.listen_port - BELOW] = "fastListenPort"
         if config.fast_listen_port > 0:
             ports[config.fast_listen_port] = "fastListenPort"
+        for name, (_, port) in config.further_listeners.items():
+            ports[port] = f"listeners ({name})"
         if config.metrics_exporter_type == PROM:
             ports[config.metrics_prom_exporter_port] = "metricsPromExporterPort"
         if config.http_port > 0:

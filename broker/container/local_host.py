@@ -237,7 +237,7 @@ class LocalHost:
         quota = broker.retention.quota
         reasons = not_ready(broker.status.readiness) if running.state is BrokerState.SERVING else []
         is_open = running.state is BrokerState.SERVING
-        fast = listeners.servers[1].address if is_open and len(listeners.servers) > 1 else None
+        fast = listeners.fast_address if is_open else None
         http = broker.http_address
         return InnerBroker(
             broker_cluster_name=config.broker_cluster_name,

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from broker.metadata.encoded_rows import EncodedRows
+from keelmq.remoting.address_text import parse_listeners, split_list
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.operations.route import (
     DataVersion,
     RegisterBrokerBody,
     RegisterBrokerRequest,
+    RegisterBrokerResponse,
     TopicConfigSerializeWrapper,
     UnregisterBrokerRequest,
 )
@@ -40,7 +42,7 @@ class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
     """A broker as name servers know it. address: host:port that is announced to clients. ha_address:
     host:port that is announced to slaves; empty without controller mode. broker_id: 0 of a master.
     forwards_sends: as a slave it forwards messages of producers, and may be shown as an alias of its
-    master."""
+    master. advertised_listeners: its address at each further listener, as a text."""
 
     cluster_name: str
     broker_name: str
@@ -48,6 +50,7 @@ class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
     ha_address: str
     broker_id: int
     forwards_sends: bool = False
+    advertised_listeners: str = ""
 
 
 class RegistrationBody(msgspec.Struct, frozen=True):
@@ -122,6 +125,7 @@ def registration_of(broker: RegisteredBroker, body: RegistrationBody) -> Registe
         enable_acting_master=False,
         body_crc32=body.crc32,
         forwards_sends=broker.forwards_sends or None,
+        advertised_listeners=broker.advertised_listeners or None,
         part_number=body.part_number if is_part else None,
         part_count=body.part_count if is_part else None,
     )
@@ -135,6 +139,12 @@ def unregistration_of(broker: RegisteredBroker) -> UnregisterBrokerRequest:
         cluster_name=broker.cluster_name,
         broker_id=broker.broker_id,
     )
+
+
+def missing_listeners(request: RegisterBrokerRequest, answer: RegisterBrokerResponse) -> list[str]:
+    """Returns the listeners of a broker that the name server does not have; RocketMQ's have none."""
+    present = split_list(answer.listeners or "")
+    return [name for name in parse_listeners(request.advertised_listeners or "") if name not in present]
 
 
 def _parts(texts: Sequence[bytes], topics_max: int) -> Iterator[Sequence[bytes]]:

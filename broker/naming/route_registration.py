@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from broker.core.readiness import NOT_ASKED
+from broker.naming.registration import missing_listeners
 from broker.naming.split_check import SplitCheck
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Failed, Ok, in_short
@@ -83,6 +84,7 @@ class RouteRegistration:
         self._wake = {address: asyncio.Event() for address in addresses}
         self._problems = dict.fromkeys(addresses, NOT_ASKED)
         self._accepted_ms = dict.fromkeys(addresses, 0)  # the last registration
+        self._missing: dict[str, list[str]] = {}
         self._splits = SplitCheck(client)
 
     def start(self, tasks: TaskSet) -> None:
@@ -185,8 +187,18 @@ class RouteRegistration:
             logger.warning("name server %s does not have this broker: %s", address, problem)
         self._problems[address] = problem
 
+    def _set_missing(self, address: str, missing: list[str]) -> None:
+        """Logs the listeners of this broker that the name server does not have, once per change."""
+        if missing and missing != self._missing.get(address):
+            logger.warning(
+                "name server %s has no listener %s (its key listeners): no client gets the address of this "
+                "broker there",
+                address, ", ".join(missing),
+            )  # fmt: skip
+        self._missing[address] = missing
+
     async def _send_all(self, address: str, registrations: Registrations) -> str | None:
-        answer = RegisterBrokerResponse()
+        answer, missing = RegisterBrokerResponse(), list[str]()
         for header, body in registrations.requests:
             if not registrations.is_current():
                 return None
@@ -198,5 +210,7 @@ class RouteRegistration:
                     logger.debug("registration with %s refused: %d %s", address, outcome.code, outcome.remark)
                 return in_short(outcome)
             answer = outcome.header
+            missing = missing_listeners(header, answer)
+        self._set_missing(address, missing)
         self._on_answer(answer)
         return ""

@@ -20,6 +20,7 @@ from keelmq.runtime.tls.contexts import ServerTls
 logger = logging.getLogger(__name__)
 
 BELOW: Final = 2
+NAME: Final = "fastListenPort"
 NOT_THERE: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,
@@ -48,6 +49,7 @@ async def open_fast_port(
     host: str,
     configured: int,
     listen_port: int,
+    name: str = NAME,
     on_closed: Callable[[int], None],
     write_buffers: WriteBuffers,
     limits: PeerLimits | None = None,
@@ -56,21 +58,19 @@ async def open_fast_port(
     """Returns the server, listening. None: the broker works without it.
 
     configured: fastListenPort; 0 for listen_port - 2, -1 for none. listen_port: as configured; with 0 (the
-    system chooses) there is no fast port, because no client could guess it. ConfigError: the configured port
-    cannot be bound."""
+    system chooses) there is no fast port, because no client could guess it. name: for log lines. ConfigError:
+    the configured port cannot be bound."""
     port = configured or listen_port - BELOW
     if configured < 0 or (not listen_port and not configured):
         return None
     if port < 1:
-        logger.warning(
-            "no fast port: listenPort %d - %d is not a port; set fastListenPort", listen_port, BELOW
-        )
+        logger.warning("no %s: %d - %d is not a port; set fastListenPort", name, listen_port, BELOW)
         return None
     server = TcpServer(
         without_pulls(table),
         host=host,
         port=port,
-        name="fastListenPort",
+        name=name,
         on_closed=on_closed,
         write_buffers=write_buffers,
         limits=limits,

@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
-from broker.config.broker_config import ANY_ADDRESS, BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
 from cli.doctor.files import Kind
+from keelmq.remoting.address_text import ANY_ADDRESS
 from keelmq.runtime.config import SHOWN_CHARACTERS, Config, ConfigError, parse_settings, secret_keys
 from keelmq.upstream.keys import look_up, nearest
 from namesrv.config import NamesrvConfig

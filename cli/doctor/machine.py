@@ -21,6 +21,7 @@ from cli.doctor.files import ConfigFile, Kind
 from keelmq.health.findings import Finding, Level, count, failed, ok, warning
 from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.listener_settings import ListenersConfig
 from keelmq.runtime.compiled import built
 from keelmq.runtime.config import ConfigError
 
@@ -96,6 +97,7 @@ def ports_of(file: ConfigFile) -> list[Port]:
         host, listen = file.namesrv.bind_address, file.namesrv.listen_port
         if file.kind is Kind.NAMESRV:
             found.append(Port("namesrv", host, listen))
+            found += _further(file.namesrv)
         found.append(Port("http", file.namesrv.http_bind_address or host, http_port_of(file) or 0))
     if file.controller is not None:
         self_id = file.controller.controller_d_leger_self_id
@@ -108,6 +110,7 @@ def ports_of(file: ConfigFile) -> list[Port]:
     if file.broker is not None:
         host, listen = file.broker.bind_address, file.broker.listen_port
         found.append(Port("broker", host, listen))
+        found += _further(file.broker)
         found.append(Port("fast", host, max(file.broker.fast_listen_port, 0)))
         if file.broker.has_ha_port and listen:
             found.append(Port("HA", host, file.broker.ha_port))
@@ -127,6 +130,10 @@ def ports_of(file: ConfigFile) -> list[Port]:
         http = http_listen_port(file.proxy.http_port, listen_port=listen, bound_port=listen)
         found.append(Port("http", file.proxy.http_bind_address or host, http or 0))
     return [port for port in found if port.number]
+
+
+def _further(config: ListenersConfig) -> list[Port]:
+    return [Port(f"listener {name}", *at) for name, at in config.further_listeners.items()]
 
 
 async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:

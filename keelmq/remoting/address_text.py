@@ -1,12 +1,21 @@
-"""Addresses as texts: "host:port" and "host:port;host:port" of settings, options and requests. Pure.
+"""Addresses as texts: "host:port" and "host:port;host:port" of settings, options and requests, and listeners:
+"external://host:port;vpn://host:port". Pure.
 
-An IPv6 address has brackets before a port.
+An IPv6 address has brackets before a port. The listener "internal" is never in a text: it is listenPort,
+announced as brokerIP1 (docs/adr/0077).
 """
 
 import ipaddress
+import re
+from collections.abc import Mapping
 from typing import Final
 
 PORT_MAX: Final = 65_535
+ANY_ADDRESS: Final = ("0.0.0.0", "::", "[::]", "*")
+"""Hosts that a port can be bound to, and no client can connect to."""
+INTERNAL: Final = "internal"
+LISTENERS_MAX: Final = 8
+_LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31})://(.+)")
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -60,3 +69,28 @@ def is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def parse_listeners(text: str) -> dict[str, str]:
+    """Returns {"external": "0.0.0.0:10921"} for "external://0.0.0.0:10921"; empty for an empty text.
+    ValueError: an entry is malformed, a name is there twice, or there are more than LISTENERS_MAX."""
+    found: dict[str, str] = {}
+    for entry in split_list(text):
+        match = _LISTENER.fullmatch(entry)
+        if match is None:
+            raise ValueError(f"{entry[:80]!r} is not NAME://HOST:PORT")
+        name, address = match.groups()
+        if name == INTERNAL:
+            raise ValueError(f"{INTERNAL} is listenPort at bindAddress, announced as brokerIP1")
+        if name in found:
+            raise ValueError(f"{name} is there twice")
+        split_address(address)
+        found[name] = address
+    if len(found) > LISTENERS_MAX:
+        raise ValueError(f"{len(found)} listeners; {LISTENERS_MAX} is the limit")
+    return found
+
+
+def listeners_text(listeners: Mapping[str, str]) -> str:
+    """Returns the text that parse_listeners() reads."""
+    return ";".join(f"{name}://{address}" for name, address in listeners.items())

@@ -25,7 +25,7 @@ def refuse(
     known = (request.cluster_name, request.broker_addr) in live
     if not known and len(live) >= ADDRESSES_MAX:
         return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered, which is the maximum")
-    problem = request.too_large(NAME_CHARS_MAX)
+    problem = request.malformed(NAME_CHARS_MAX)
     if problem is None:
         problem = topics.refuse(request.broker_name, request.body.topics.keys())
     if problem is not None:

@@ -14,10 +14,11 @@ differences:
 Invariants: check_invariants().
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 import msgspec
 
+from keelmq.remoting.address_text import INTERNAL
 from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
 from keelmq.remoting.operations.route import (
     BrokerData,
@@ -39,6 +40,7 @@ from namesrv.core.aliases import (
 from namesrv.core.broker_topics import PermChange
 from namesrv.core.elected import ElectedMasters
 from namesrv.core.groups import BrokerGroup
+from namesrv.core.listener_view import address_at, shown_addresses, shown_clusters, shown_route
 from namesrv.core.registration_rules import refuse
 from namesrv.core.topic_lists import topic_list
 from namesrv.core.topic_parts import TopicParts, version_after
@@ -116,7 +118,7 @@ class RouteTable(msgspec.Struct):
             group.shown() != shown
             or before is None
             or filter_servers != before.filter_servers
-            or (before.forwards_sends != request.forwards_sends)
+            or (before.forwards_sends, before.listeners) != (request.forwards_sends, request.listeners)
         ):
             self._group_version += 1
         self._live[address] = LiveBroker(
@@ -126,6 +128,7 @@ class RouteTable(msgspec.Struct):
             request.ha_server_addr,
             filter_servers,
             request.forwards_sends,
+            request.listeners,
         )
         group.had_forwarders |= request.forwards_sends and request.broker_id != MASTER_ID
         self.elected.registered(request)
@@ -197,9 +200,12 @@ class RouteTable(msgspec.Struct):
         """Adds the write permission (327) to every topic of the broker; none: it is unknown."""
         return self._topics.add_write(broker_name)
 
-    def pick_up_route(self, topic: str, *, aliases: bool = False) -> TopicRouteData | None:
-        """Returns the route of a topic (105), sorted by brokerName; None: the topic is not known. `aliases`:
-        with alias entries, if the settings and the topic allow them."""
+    def pick_up_route(
+        self, topic: str, *, aliases: bool = False, listener: str = INTERNAL
+    ) -> TopicRouteData | None:
+        """Returns the route of a topic (105), sorted by brokerName; None: the topic is not known, or no
+        broker is shown at the listener. `aliases`: with alias entries, if the settings and the topic allow
+        them."""
         queues = [queue for _, queue in sorted(self._topics.queues(topic).items())]
         if not queues:
             return None
@@ -219,32 +225,38 @@ class RouteTable(msgspec.Struct):
         if aliases:
             more_brokers, more_queues = self._aliases(topic, groups, brokers, queues)
             brokers, queues = brokers + more_brokers, queues + more_queues
-        return TopicRouteData(
+        route = TopicRouteData(
             broker_datas=brokers,
             queue_datas=queues,
             filter_server_table=dict(sorted(filter_servers.items())),
             topic_queue_mapping_by_broker=dict(sorted(self._topics.mappings(topic).items())) or None,
         )
+        return route if listener == INTERNAL else shown_route(route, self._addresses_at(listener))
 
     def broker_data(self, broker_name: str) -> BrokerData | None:
         """Returns the registered addresses of a group; None: it has none."""
         group = self._groups.get(broker_name)
         return None if group is None else group.broker_data()
 
-    def cluster_info(self) -> ClusterInfo:
+    def cluster_info(self, listener: str = INTERNAL) -> ClusterInfo:
         """Returns all clusters and brokers, sorted by name (GET_BROKER_CLUSTER_INFO, 106)."""
         clusters: dict[str, list[str]] = {}
         for name, group in sorted(self._groups.items()):
             clusters.setdefault(group.cluster_name, []).append(name)
-        return ClusterInfo(
+        info = ClusterInfo(
             broker_addr_table={name: group.broker_data() for name, group in sorted(self._groups.items())},
             cluster_addr_table=dict(sorted(clusters.items())),
         )
+        return info if listener == INTERNAL else shown_clusters(info, self._addresses_at(listener))
 
-    def member_group(self, cluster_name: str, broker_name: str) -> BrokerMemberGroup:
+    def member_group(
+        self, cluster_name: str, broker_name: str, listener: str = INTERNAL
+    ) -> BrokerMemberGroup:
         """Returns the addresses of a group (901), none if it is unknown. `cluster_name` is only echoed."""
         group = self._groups.get(broker_name)
         addrs = {} if group is None else dict(sorted(group.addrs.items()))
+        if group is not None:
+            addrs = shown_addresses(group.cluster_name, addrs, self._addresses_at(listener))
         return BrokerMemberGroup(cluster=cluster_name, broker_name=broker_name, broker_addrs=addrs)
 
     def topic_names(self) -> Iterable[str]:
@@ -273,12 +285,16 @@ class RouteTable(msgspec.Struct):
         names = [name for name, group in self._groups.items() if group.cluster_name == cluster_name]
         return topic_list(self._topics.names(names))
 
-    def system_topics(self) -> TopicList:
+    def system_topics(self, listener: str = INTERNAL) -> TopicList:
         """Returns the names of clusters and groups, which are topics too, and one broker address (304)."""
         clusters = {group.cluster_name for group in self._groups.values()}
-        name = min(self._groups, default=None)
-        addr = None if name is None else min(self._groups[name].addrs.items())[1]
-        return TopicList(topic_list=sorted(clusters | set(self._groups)), broker_addr=addr)
+        addresses = (
+            addr
+            for _, group in sorted(self._groups.items())
+            for _, internal in sorted(group.addrs.items())
+            if (addr := address_at(self._live[group.cluster_name, internal], listener)) is not None
+        )
+        return TopicList(topic_list=sorted(clusters | set(self._groups)), broker_addr=next(addresses, None))
 
     def unit_topics(self) -> TopicListSlices:
         """Returns the body with the topics that belong to a unit, sorted (311), in slices."""
@@ -382,6 +398,9 @@ class RouteTable(msgspec.Struct):
         elif group.enable_acting_master and MASTER_ID not in group.addrs:
             self._topics.clear_write(name)
         self._group_version += 1
+
+    def _addresses_at(self, listener: str) -> Callable[[str, str], str | None]:
+        return lambda cluster, address: address_at(self._live[cluster, address], listener)
 
     def _elected_addr(self, group: BrokerGroup) -> str | None:
         """Returns the master that the controllers elected, until it has registered as such itself; None: the

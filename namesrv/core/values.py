@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from keelmq.remoting.address_text import parse_listeners
 from keelmq.remoting.operations.route import DataVersion
 
 FILTER_SERVERS_MAX = 1_000
@@ -68,6 +69,7 @@ WHOLE = Part(1, True)
 class Registration(msgspec.Struct, frozen=True):
     """One registerBroker (103). `enable_acting_master` None: a broker older than 5.0.
     `forwards_sends`: as a slave it forwards messages of producers to the master.
+    `advertised_listeners`: its address at each listener but `internal`, as a text.
     `part`: of the broker's topics, if it registers them in several requests."""
 
     cluster_name: str
@@ -79,17 +81,28 @@ class Registration(msgspec.Struct, frozen=True):
     zone_name: str | None = None
     body: RegisterBody = NO_BODY
     forwards_sends: bool = False
+    advertised_listeners: str = ""
     part: Part = WHOLE
 
-    def too_large(self, chars_max: int) -> str | None:
-        """Returns why this registration is refused; None: no name or list is too long."""
+    @property
+    def listeners(self) -> Mapping[str, str]:
+        """The addresses in advertised_listeners by listener. ValueError: it is malformed."""
+        return parse_listeners(self.advertised_listeners)
+
+    def malformed(self, chars_max: int) -> str | None:
+        """Returns why this registration is refused; None: no name or list is too long, and the listeners are
+        well-formed."""
         servers = self.body.filter_servers or ()
         names = (self.cluster_name, self.broker_name, self.broker_addr, self.ha_server_addr)
         if any(len(name or "") > chars_max for name in (*names, self.zone_name, *servers)):
             return f"a name or an address has more than {chars_max} characters"
         if len(servers) > FILTER_SERVERS_MAX:
             return f"{len(servers)} filter servers; {FILTER_SERVERS_MAX} is the limit"
-        return None
+        try:
+            too_long = any(len(address) > chars_max for address in self.listeners.values())
+        except ValueError as error:
+            return f"advertisedListeners: {error}"
+        return f"advertisedListeners: an address has more than {chars_max} characters" if too_long else None
 
 
 class MinIdChange(msgspec.Struct, frozen=True):
@@ -138,7 +151,8 @@ class Elected(msgspec.Struct, frozen=True):
 
 
 class LiveBroker(msgspec.Struct, frozen=True):
-    """The registration of one address."""
+    """The registration of one address, which is that of the listener `internal`. `listeners`: its address at
+    each other listener."""
 
     broker_name: str
     broker_addr: str
@@ -146,6 +160,7 @@ class LiveBroker(msgspec.Struct, frozen=True):
     ha_server_addr: str
     filter_servers: tuple[str, ...] = ()
     forwards_sends: bool = False
+    listeners: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Unregistered(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from keelmq.remoting.address_text import INTERNAL
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.booleans import is_true
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
@@ -87,12 +88,14 @@ class EncodedAnswers(msgspec.Struct):
 
 @dataclass(slots=True)
 class Queries:
-    """`clock`: monotonic ms. `serve_from_ms`: until then route requests are refused (needWaitForService)."""
+    """`clock`: monotonic ms. `listener`: answers have the addresses of brokers there. `serve_from_ms`: until
+    then route requests are refused (needWaitForService)."""
 
     routes: RouteTable
     kv: KvStore
     settings: ConfigStore[NamesrvConfig]
     clock: Callable[[], int]
+    listener: str = INTERNAL
     serve_from_ms: int = 0
     _encoded: EncodedAnswers = field(init=False)
 
@@ -139,12 +142,12 @@ class Queries:
 
     async def get_broker_cluster_info(self, request: Empty, call: Call) -> Reply:
         """Returns all clusters and brokers (106). Number keys have no quotes, as in RocketMQ's reply."""
-        make = lambda: legacy_json(body_bytes(self.routes.cluster_info()))  # noqa: E731
+        make = lambda: legacy_json(body_bytes(self.routes.cluster_info(self.listener)))  # noqa: E731
         return Reply(body=self._encoded.get("clusters", make))
 
     async def get_broker_member_group(self, request: BrokerMemberGroupRequest, call: Call) -> Reply:
         """Returns the addresses of one brokerName by id (901); empty if it is unknown."""
-        group = self.routes.member_group(request.cluster_name, request.broker_name)
+        group = self.routes.member_group(request.cluster_name, request.broker_name, self.listener)
         return Reply(body=legacy_json(body_bytes(BrokerMemberGroupBody(broker_member_group=group))))
 
     async def get_all_topic_list(self, request: Empty, call: Call) -> Reply:
@@ -159,7 +162,7 @@ class Queries:
 
     async def get_system_topic_list(self, request: Empty, call: Call) -> Reply:
         """Returns the topics named after clusters and brokers, and one broker address (304)."""
-        return Reply(body=self.routes.system_topics())
+        return Reply(body=self.routes.system_topics(self.listener))
 
     async def get_unit_topic_list(self, request: Empty, call: Call) -> Reply:
         """Returns the topics that belong to a unit (311). Raises CommandError: enableTopicList is false."""
@@ -189,7 +192,7 @@ class Queries:
         """Returns the route with the order configuration; None: no broker has the topic. A topic with an
         order configuration has no aliases."""
         ordered = aliases and self.kv.get(ORDER_TOPIC_CONFIG, topic) is not None
-        route = self.routes.pick_up_route(topic, aliases=aliases and not ordered)
+        route = self.routes.pick_up_route(topic, aliases=aliases and not ordered, listener=self.listener)
         if route is None or not self.settings.current.order_message_enable:
             return route
         return route.model_copy(update={"order_topic_conf": self.kv.get(ORDER_TOPIC_CONFIG, topic)})

@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 ROUTE_TIMEOUT_MS = 120_000
 """Timeout of a registration whose broker sends none; brokers register every 30 s."""
 ZONE_NAME = "__ZONE_NAME"
+OF_BROKERS = (REGISTER_BROKER, UNREGISTER_BROKER, BROKER_HEARTBEAT, QUERY_DATA_VERSION)
+"""Operations that only the listener `internal` serves."""
 
 
 class Registrations(msgspec.Struct):
@@ -94,7 +96,11 @@ class Registrations(msgspec.Struct):
                     return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
             assert result is not None
             header = RegisterBrokerResponse(
-                ha_server_addr=result.ha_server_addr, master_addr=result.master_addr
+                ha_server_addr=result.ha_server_addr,
+                master_addr=result.master_addr,
+                listeners=";".join(self.settings.current.further_listeners)
+                if request.advertised_listeners
+                else None,
             )
             return Reply(header, self._order_conf())
 
@@ -246,6 +252,7 @@ def _registrations(
         enable_acting_master=request.enable_acting_master,
         zone_name=zone_name,
         forwards_sends=bool(request.forwards_sends),
+        advertised_listeners=request.advertised_listeners or "",
     )
     if request.part_number is None:
         last = len(bodies)

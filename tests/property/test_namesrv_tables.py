@@ -206,3 +206,47 @@ def test_garbage_in_a_register_body_is_one_error(raw: bytes, version: int) -> No
             inflate_body(body, version)
         except BadBody:
             pass
+
+
+OUTER = st.sampled_from(["", "external://o1:1", "external://o2:1;vpn://v2:1", "vpn://v3:1"])
+ANNOUNCE = st.tuples(ADDRS, IDS, NAMES, st.integers(0, 3), OUTER)
+
+
+@settings(max_examples=share(200), deadline=None)
+@given(st.lists(ANNOUNCE | UNREGISTER | ELECT, max_size=30))
+def test_no_answer_has_the_address_of_another_listener(steps: list[tuple[object, ...]]) -> None:
+    """Except that of a broker without listeners: it has one."""
+    table, announced = RouteTable(aliases=AliasLimits(2, 50)), dict[str, str]()
+    for step in steps:
+        match step:
+            case ("unregister", str(addr), str(name)):
+                table.unregister("C1", name, addr)
+            case ("elect", str(addr), str(name), int(epoch)):
+                table.elected.elect("C1", name, addr, epoch)
+            case (str(addr), int(broker_id), str(name), int(epoch), str(outer)):
+                request = registration(addr, broker_id, name=name, epoch=epoch, topics=("T1",))
+                request = replace(request, advertised_listeners=outer, forwards_sends=True)
+                if isinstance(table.register(request), Registered):
+                    announced[addr] = outer
+    for listener, first in (("internal", "h"), ("external", "o"), ("vpn", "v")):
+        found = addresses_in(table, listener)
+        for addr in found:
+            assert addr.startswith(first) or announced[addr] == "", (listener, addr)
+        inside = addresses_in(table, "internal")
+        assert len(inside) >= len(found)
+        shown = {addr for addr in inside if not announced[addr] or f"{listener}://" in announced[addr]}
+        assert bool(found) == bool(inside if listener == "internal" else shown)
+
+
+def addresses_in(table: RouteTable, listener: str) -> set[str]:
+    """Returns those in every answer."""
+    route = table.pick_up_route("T1", listener=listener, aliases=True)
+    groups = [
+        *(route.broker_datas if route else ()),
+        *table.cluster_info(listener).broker_addr_table.values(),
+    ]
+    found = {addr for group in groups for addr in group.broker_addrs.values()}
+    for name in ("b-a", "b-b"):
+        found.update(table.member_group("C1", name, listener).broker_addrs.values())
+    first = table.system_topics(listener).broker_addr
+    return found if first is None else found | {first}

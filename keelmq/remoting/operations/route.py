@@ -66,7 +66,8 @@ class RegisterBrokerBody(Wire):
 class RegisterBrokerRequest(Wire):
     """Header of 103. Ours, which RocketMQ's name servers ignore: forwards_sends, as a slave this broker
     forwards messages of producers to the master, so the name server may show it as an alias of the master;
-    part_number, from 1, and part_count, if the broker's topics are registered in several requests."""
+    part_number, from 1, and part_count, if the broker's topics are registered in several requests;
+    advertised_listeners, the broker's address at each listener but `internal` (address_text.py)."""
 
     broker_name: str
     broker_addr: str
@@ -80,13 +81,16 @@ class RegisterBrokerRequest(Wire):
     forwards_sends: bool | None = None
     part_number: int | None = None
     part_count: int | None = None
+    advertised_listeners: str | None = None
 
 
 class RegisterBrokerResponse(Wire):
-    """Response header of 103."""
+    """Response header of 103. Ours: listeners, the names of this name server's listeners but `internal`, if
+    the broker has advertised_listeners."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    listeners: str | None = None
 
 
 class UnregisterBrokerRequest(Wire):
