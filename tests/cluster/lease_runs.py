@@ -39,7 +39,7 @@ PHASE_S = 1.2
 """The cut comes at any time of this, which is longer than every period of the brokers."""
 
 
-class _Namespaces(Launcher):
+class Namespaces(Launcher):
     def __init__(self, network: Network) -> None:
         self._network = network
 
@@ -107,7 +107,7 @@ class LeaseCluster:
         self._network.__enter__()
         broker_settings = {"forwardLateSends": "false", **settings}  # each client asks its own broker only
         self._cluster = Cluster(
-            directory, name_servers=1, brokers=2, launcher=_Namespaces(self._network),
+            directory, name_servers=1, brokers=2, launcher=Namespaces(self._network),
             broker_settings=broker_settings,
         )  # fmt: skip
         self._clients: list[subprocess.Popen[bytes]] = []

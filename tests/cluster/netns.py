@@ -7,10 +7,13 @@ from all, two members from each other, and one way only.
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 TOOLS = ("ip", "bridge", "tc")
+OUTER_HOST = "10.231.78.1"
+"""The address of the router to a network outside."""
 
 
 def why_not() -> str | None:
@@ -55,6 +58,33 @@ class Network:
     ) -> None:
         self._remove()
 
+    def outside(self, router: int, ports: Mapping[int, str]) -> tuple[str, ...]:
+        """Makes this member a router to one namespace outside, and returns what goes in front of a command
+        line that runs there. All that is reached from there is OUTER_HOST, whose ports lead to these
+        addresses. From inside nothing out there is reached."""
+        space, there = self._space(router), f"{self._name}out"
+        self._run("ip", "netns", "add", there)
+        veth = ("type", "veth", "peer", "name", "e0", "netns", there)
+        self._run("ip", "-n", space, "link", "add", "outer", *veth)
+        self._run("ip", "-n", space, "address", "add", f"{OUTER_HOST}/24", "dev", "outer")
+        self._run("ip", "-n", space, "link", "set", "outer", "up")
+        self._run("ip", "-n", there, "address", "add", "10.231.78.2/24", "dev", "e0")
+        self._run("ip", "-n", there, "link", "set", "e0", "up")
+        inside = self.prefix(router)
+        self._run(*inside, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        for rule in (
+            "add table ip nat",
+            "add chain ip nat in { type nat hook prerouting priority -100 ; }",
+            "add chain ip nat out { type nat hook postrouting priority 100 ; }",
+            "add rule ip nat out oifname e0 masquerade",
+            *(
+                f"add rule ip nat in iifname outer tcp dport {port} dnat to {at}"
+                for port, at in ports.items()
+            ),
+        ):
+            self._run(*inside, "nft", rule)
+        return ("ip", "netns", "exec", there)
+
     # ------------------------------------------------------------------ faults
     def cut(self, number: int) -> None:
         """From all others, both ways; nobody's kernel is told."""
@@ -94,7 +124,8 @@ class Network:
             self._run("ip", "-n", space, "link", "set", "lo", "up")
 
     def _remove(self) -> None:
-        for space in (self._hub, *(self._space(number) for number in range(self._count))):
+        members = (self._space(number) for number in range(self._count))
+        for space in (self._hub, f"{self._name}out", *members):
             self._try("ip", "netns", "del", space)
 
     def _run(self, *command: str) -> None:
