@@ -27,6 +27,7 @@ from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import Config
 from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
+from keelmq.runtime.tls.contexts import PortTls
 from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.audit.log import make_audit
 from keelmq.security.file_users import binder_of, load_users
@@ -333,16 +334,18 @@ class Namesrv:
         return table
 
     def _make_server(self) -> TcpServer:
-        return self._server_of(self.table, "namesrv", self.config.bind_address, self.config.listen_port)
+        host, port = self.config.bind_address, self.config.listen_port
+        return self._server_of(self.table, "namesrv", host, port, self.tls)
 
     def _make_listeners(self) -> list[tuple[TcpServer, Queries]]:
         made = []
         for name, (host, port) in self.config.further_listeners.items():
             queries = Queries(self.routes, self.kv, self.settings, self._clock, listener=name)
-            made.append((self._server_of(self._make_table(queries), f"listener {name}", host, port), queries))
+            table = self._make_table(queries)
+            made.append((self._server_of(table, f"listener {name}", host, port, self.tls.listeners), queries))
         return made
 
-    def _server_of(self, table: OperationTable, name: str, host: str, port: int) -> TcpServer:
+    def _server_of(self, table: OperationTable, name: str, host: str, port: int, tls: PortTls) -> TcpServer:
         return TcpServer(
             table,
             host=host,
@@ -351,7 +354,7 @@ class Namesrv:
             on_closed=self.connection_closed,
             write_buffers=self.write_buffers,
             limits=self.limits,
-            tls=self.tls,
+            tls=tls,
         )
 
     def connection_closed(self, connection_id: int) -> None:

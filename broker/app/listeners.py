@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from broker.app.proxy import Proxy, ProxyParts, start_proxy
 from broker.clients.proxied_requests import ProxiedRequests
@@ -13,7 +14,16 @@ from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
-from keelmq.runtime.tls.contexts import ServerTls
+from keelmq.runtime.tls.contexts import PortTls, ServerTls
+
+
+class _Port(NamedTuple):
+    """What to bind. port 0: any free one."""
+
+    name: str
+    host: str
+    port: int
+    tls: PortTls
 
 
 class Listeners:
@@ -48,50 +58,51 @@ class Listeners:
         config = self._config
         self._proxied = ProxiedRequests(table)
         self._proxied.bind()
-        self._port = await self._open(table, "listenPort", config.bind_address, config.listen_port)
-        for name, (host, port) in config.further_listeners.items():
-            await self._open(table, f"listener {name}", host, port)
+        internal = _Port("listenPort", config.bind_address, config.listen_port, self._tls)
+        further = [
+            _Port(f"listener {name}", host, port, self._tls.listeners)
+            for name, (host, port) in config.further_listeners.items()
+        ]
+        self._port = await self._open(table, internal)
+        for each in further:
+            await self._open(table, each)
         fast = config.fast_listen_port
-        self.fast_address = await self._open_fast(
-            table, NAME, config.bind_address, config.listen_port, configured=fast
-        )
-        for name, (host, port) in config.further_listeners.items():
-            await self._open_fast(table, f"fast port of listener {name}", host, port, configured=min(fast, 0))
+        self.fast_address = await self._open_fast(table, internal._replace(name=NAME), fast)
+        for each in further:
+            await self._open_fast(table, each._replace(name=f"fast port of {each.name}"), min(fast, 0))
         if config.enable_proxy:
             self.proxy = await start_proxy(
                 ProxyParts(config, table, self._proxied, self.address, self._tls, self._limits)
             )
 
-    async def _open(self, table: OperationTable, name: str, host: str, port: int) -> int:
+    async def _open(self, table: OperationTable, of: _Port) -> int:
         """Returns the port, as bound."""
         server = TcpServer(
             table,
-            host=host,
-            port=port,
-            name=name,
+            host=of.host,
+            port=of.port,
+            name=of.name,
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
             limits=self._limits,
-            tls=self._tls,
+            tls=of.tls,
         )
         self.servers.append(server)
         await server.start()
         return server.address[1]
 
-    async def _open_fast(
-        self, table: OperationTable, name: str, host: str, listen_port: int, *, configured: int
-    ) -> tuple[str, int] | None:
-        """Returns the address, as bound; None: the broker works without it."""
+    async def _open_fast(self, table: OperationTable, of: _Port, configured: int) -> tuple[str, int] | None:
+        """Returns the address of a port's fast port, as bound; None: the broker works without it."""
         server = await open_fast_port(
             table,
-            host=host,
+            host=of.host,
             configured=configured,
-            listen_port=listen_port,
-            name=name,
+            listen_port=of.port,
+            name=of.name,
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
             limits=self._limits,
-            tls=self._tls,
+            tls=of.tls,
         )
         if server is None:
             return None

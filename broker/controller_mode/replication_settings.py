@@ -65,7 +65,13 @@ def _server_tls(config: BrokerConfig) -> ServerTls | None:
     if config.ha_tls_mode == "disabled":
         return None
     return server_tls(
-        config.model_copy(update={"tls_server_mode": config.ha_tls_mode, "http_tls_mode": "disabled"})
+        config.model_copy(
+            update={
+                "tls_server_mode": config.ha_tls_mode,
+                "http_tls_mode": "disabled",
+                "listeners_tls_mode": "disabled",
+            }
+        )
     )
 
 

@@ -15,7 +15,7 @@ from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.config import ConfigError
-from keelmq.runtime.tls.contexts import ServerTls
+from keelmq.runtime.tls.contexts import PortTls
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ async def open_fast_port(
     on_closed: Callable[[int], None],
     write_buffers: WriteBuffers,
     limits: PeerLimits | None = None,
-    tls: ServerTls | None = None,
+    tls: PortTls | None = None,
 ) -> TcpServer | None:
     """Returns the server, listening. None: the broker works without it.
 

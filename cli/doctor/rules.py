@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from broker.config.broker_config import BrokerConfig
-from cli.doctor.files import ConfigFile
+from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.plain_groups import plain_rules
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.group_settings import group_rules
@@ -26,6 +26,7 @@ def rules(files: Sequence[ConfigFile]) -> list[Finding]:
     for file, controller in controllers:
         found += _members(file.name, controller)
     found += _lease(brokers, controllers)
+    found += _listeners(files, brokers)
     for file, broker in brokers:
         found += _broker_timeouts(file.name, broker)
         found += _lists(file.name, broker, controllers)
@@ -129,6 +130,30 @@ def _loopback(files: Sequence[ConfigFile]) -> Iterator[Finding]:
                 text = f"{key}={value}, but {remote[0]} is another machine"
                 step = "set it to the address that clients and replicas use for this broker"
                 yield failed("config.addresses", file.name, text, step)
+
+
+def _listeners(
+    files: Sequence[ConfigFile], brokers: Sequence[tuple[ConfigFile, BrokerConfig]]
+) -> Iterator[Finding]:
+    """Listeners that name servers lack, and one address that two brokers announce."""
+    owners: dict[str, str] = {}
+    for file, broker in brokers:
+        for name, at in broker.advertised.items():
+            address = join_address(*at)
+            other = owners.setdefault(address, file.name)
+            if other != file.name:
+                text = f"announces {address}, and so does {other}"
+                step = "give each broker its own address in advertisedListeners"
+                yield failed("config.listeners", file.name, text, step)
+            lacking = [
+                each.name
+                for each in files
+                if each.kind is Kind.NAMESRV and each.namesrv and name not in each.namesrv.further_listeners
+            ]
+            if lacking:
+                text = f"no client gets its listener {name} at {', '.join(lacking)}"
+                step = f"add {name} to listeners of the name server"
+                yield failed("config.listeners", file.name, text, step)
 
 
 def _lists(

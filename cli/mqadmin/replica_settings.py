@@ -17,9 +17,9 @@ from keelmq.remoting.operations.route import BrokerData
 NO_MASTER = "NO_MASTER"
 OWN_KEYS = frozenset(
     {
-        "bindAddress", "brokerIP1", "brokerIP2", "brokerId", "brokerRole",
+        "advertisedListeners", "bindAddress", "brokerIP1", "brokerIP2", "brokerId", "brokerRole",
         "clientCallbackExecutorThreads", "configStorePath",
-        "fastListenPort", "haListenPort", "haMasterAddress", "httpPort", "listenPort",
+        "fastListenPort", "haListenPort", "haMasterAddress", "httpPort", "listenPort", "listeners",
         "startAcceptSendRequestTimeStamp", "storePathCommitLog", "storePathEpochFile", "storePathRootDir",
     }
 )  # fmt: skip

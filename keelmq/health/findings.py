@@ -11,6 +11,7 @@ CHECKS = {
     "config.group": "brokers of one group agree on settings; one master, distinct ids, enough replicas",
     "config.controllers": "controllers have the same members, group and key, and distinct ids",
     "config.addresses": "no address that other machines use is 127.0.0.1; address lists are complete",
+    "config.listeners": "name servers have the brokers' listeners, and no two brokers announce one address",
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
     "config.secret": "the key or the certificates of the raft port exist, are valid and private",
     "config.tls": "the files of the tls.* keys load, are private, and do not expire soon",

@@ -6,6 +6,7 @@ from keelmq.remoting.operation import Wire
 
 OWN = frozenset(
     {
+        "advertisedListeners",
         "authConfigPath",
         "bindAddress",
         "brokerIP1",
@@ -18,6 +19,7 @@ OWN = frozenset(
         "httpBindAddress",
         "httpPort",
         "listenPort",
+        "listeners",
         "rocketmqHome",
     }
 )

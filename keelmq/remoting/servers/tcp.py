@@ -16,7 +16,7 @@ from keelmq.remoting.write_buffers import STALLED_LOOKS, WriteBuffers
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
-from keelmq.runtime.tls.contexts import ServerTls
+from keelmq.runtime.tls.contexts import PortTls
 from keelmq.runtime.tls.port import TlsPort, WaitingConnection
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class TcpServer:
         large_bytes_max: int = LARGE_BYTES_MAX,
         write_buffers: WriteBuffers | None = None,
         limits: PeerLimits | None = None,
-        tls: ServerTls | None = None,
+        tls: PortTls | None = None,
     ) -> None:
         self.name = name
         self._host, self._port = host, port

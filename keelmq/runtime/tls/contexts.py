@@ -81,9 +81,10 @@ class ServerTls:
         client_auth: ClientAuth = "none",
         self_signed: bool = False,
         http_mode: Mode | None = None,
+        listeners_mode: Mode | None = None,
     ) -> None:
         """`self_signed`: without a certificate, make one for the first TLS client. `http_mode`: of the HTTP
-        port; None: as `mode`."""
+        port, `listeners_mode`: of listeners but `internal`; None: as `mode`."""
         self.mode: Mode = mode
         self.files = files or CertificateFiles(key_names("tls.server"))
         self.counts: dict[str, Counter[str]] = {}
@@ -96,9 +97,10 @@ class ServerTls:
         self._may_self_sign = self_signed
         self.http = OtherPortTls(self, http_mode or mode, lambda contexts: contexts.http)
         self.grpc = OtherPortTls(self, mode, lambda contexts: contexts.grpc)
+        self.listeners = OtherPortTls(self, listeners_mode or mode, lambda contexts: contexts.context)
         self.files.check()
-        modes = (self.mode, self.http.mode)
-        if modes != ("disabled", "disabled") and self.files.certificate is not None:
+        modes = {self.mode, self.http.mode, self.listeners.mode}
+        if modes != {"disabled"} and self.files.certificate is not None:
             self._followed = FollowedFiles(self.files, self._new_contexts, "TLS of our ports")
         elif "enforcing" in modes:
             logger.warning(
@@ -191,7 +193,7 @@ class ServerTls:
 
 
 class OtherPortTls:
-    """The same certificate, for a port of the program that is not of remoting."""
+    """The same certificate, for a port of the program with another mode, or another protocol."""
 
     def __init__(self, of: ServerTls, mode: Mode, choose: Callable[[_PortContexts], ssl.SSLContext]) -> None:
         self.mode: Mode = mode

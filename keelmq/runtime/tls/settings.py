@@ -27,6 +27,9 @@ class TlsConfig(Config):
         description="what all our ports serve: disabled (plain only), permissive (plain and TLS), enforcing "
         "(TLS only); the HA and raft ports have keys of their own",
     )
+    listeners_tls_mode: Literal["disabled", "permissive", "enforcing"] | None = Field(
+        None, description="the same for the ports of `listeners`; default: tls.server.mode (ours)"
+    )
     http_tls_mode: Literal["disabled", "permissive", "enforcing"] | None = Field(
         None,
         description="the same for the HTTP port (default: as tls.server.mode), which never requires a "
@@ -136,6 +139,7 @@ def server_tls(config: TlsConfig) -> ServerTls:
         client_auth=keys.tls_server_need_client_auth,
         self_signed=keys.tls_test_mode_enable,
         http_mode=keys.http_tls_mode,
+        listeners_mode=keys.listeners_tls_mode,
     )
 
 
@@ -159,8 +163,9 @@ def client_tls(config: TlsConfig) -> ClientTls | None:
 
 
 def _check_server(keys: TlsConfig) -> None:
-    modes = (keys.tls_server_mode, keys.http_tls_mode or keys.tls_server_mode)
-    if modes == ("disabled", "disabled"):
+    own = keys.tls_server_mode
+    modes = {own, keys.http_tls_mode or own, keys.listeners_tls_mode or own}
+    if modes == {"disabled"}:
         return
     asks = keys.tls_server_need_client_auth != "none"
     if asks and keys.tls_server_trust_cert_path is None:

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode as Code
 from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest
+from keelmq.runtime.tls.contexts import ClientTls
 from namesrv.core.aliases import AliasLimits
 from namesrv.core.routes import RouteTable
 from namesrv.core.topics import NAME_CHARS_MAX
@@ -145,6 +149,23 @@ async def test_the_port_decides_not_the_request(tmp_path: Path) -> None:
             text = (await ask_outside(port, code, **fields)).body.decode()
             assert OUTER_A in text and A not in text, code
         assert server.listener_addresses == [("127.0.0.1", port)]
+
+
+async def test_tls_can_be_enforced_at_listeners_and_not_inside(tmp_path: Path) -> None:
+    port = free_port()
+    keys = {"listeners": f"external://127.0.0.1:{port}", "listeners_tls_mode": "enforcing"}
+    async with serving(tmp_path, **keys) as (_, wire):
+        assert (await announce(wire, A, body=body_of({"T1": {}}))).code == 0
+        plain, encrypted = RemotingClient(), RemotingClient(tls=ClientTls())
+        try:
+            for client, served in ((plain, False), (encrypted, True)):
+                outcome = await client.call(
+                    f"127.0.0.1:{port}", GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic="T1")
+                )
+                assert isinstance(outcome, Ok) is served
+        finally:
+            await plain.close()
+            await encrypted.close()
 
 
 async def test_brokers_use_listen_port_only(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageReques
 from keelmq.remoting.operations.route import RegisterBrokerRequest, RegisterBrokerResponse
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tls.contexts import ClientTls
 from namesrv.config import NamesrvConfig
 from tests.support.ports import free_port
 from tests.unit.broker.naming.test_registration import topics
@@ -102,6 +103,27 @@ async def test_a_listener_whose_port_is_taken_stops_the_start(tmp_path: Path) ->
     with low, pytest.raises(ConfigError, match=rf"listener external: cannot listen on .*:{port - 2}"):
         async with Broker(config(tmp_path, listenPort=0, listeners=f"external://127.0.0.1:{port - 2}")):
             pass
+
+
+async def test_tls_can_be_enforced_at_listeners_and_not_inside(tmp_path: Path) -> None:
+    low, port = two_apart()
+    low.close()
+    settings = {"listeners": f"external://127.0.0.1:{port}", "listenersTlsMode": "enforcing"}
+    async with Broker(config(tmp_path, listenPort=0, **settings)) as broker:
+        plain, encrypted = RemotingClient(OperationTable()), RemotingClient(OperationTable(), tls=ClientTls())
+        header = SendMessageRequestV2(a="P", b="TopicA", c="TBW102", d=4, e=0, g=wall_ms())
+        try:
+            for client, at, served in (
+                (plain, broker.address, True),
+                (plain, f"127.0.0.1:{port}", False),
+                (plain, f"127.0.0.1:{port - 2}", False),
+                (encrypted, f"127.0.0.1:{port}", True),
+                (encrypted, f"127.0.0.1:{port - 2}", True),
+            ):
+                assert isinstance(await client.call(at, SEND_MESSAGE_V2, header, b"body"), Ok) is served, at
+        finally:
+            await plain.close()
+            await encrypted.close()
 
 
 # ---- registration ----

@@ -409,3 +409,29 @@ def test_a_proxy_without_name_servers_or_with_a_wrong_limit(tmp_path: Path) -> N
     file, findings = files.load("proxy.conf", PROXY, grpcMaxInboundMessageSize="1")
     assert file is None
     assert findings[0].level is Level.FAILED and "mqproxy -p lists all keys" in (findings[0].next_step)
+
+
+# ---- listeners ----
+
+NAME_SERVER = {"enableControllerInNamesrv": "false", "listeners": "external://0.0.0.0:9976"}
+
+
+def test_listeners_that_fit(files: Files) -> None:
+    server = files.file("namesrv.conf", NAME_SERVER)
+    brokers = [
+        files.broker(each, listeners="external://0.0.0.0:20001", advertisedListeners=f"external://mq:{each}")
+        for each in (1, 2)
+    ]
+    assert not [each for each in rules([server, *brokers]) if each.check == "config.listeners"]
+
+
+def test_a_listener_that_a_name_server_lacks(files: Files) -> None:
+    server = files.file("namesrv.conf", NAME_SERVER)
+    found = one(rules([server, files.broker(1, listeners="vpn://10.8.0.1:20001")]), "config.listeners")
+    assert (found.subject, found.text) == ("broker-1.conf", "no client gets its listener vpn at namesrv.conf")
+
+
+def test_two_brokers_with_one_announced_address(files: Files) -> None:
+    keys = {"listeners": "external://0.0.0.0:20001", "advertisedListeners": "external://mq:1"}
+    found = one(rules([files.broker(1, **keys), files.broker(2, **keys)]), "config.listeners")
+    assert found.text == "announces mq:1, and so does broker-1.conf"

@@ -97,6 +97,7 @@ EXPLAINED = {
     **dict.fromkeys(
         (
             "brokerIP2", "fastListenPort", "httpBindAddress", "httpPort", "httpTlsMode",
+            "listeners", "advertisedListeners", "listenersTlsMode",
             "metricsExporterType", "metricsPromExporterHost", "haAuthenticationRequired", "haPlainMaster",
             "memberCertificateNames",
             "memberAuthenticationRequired", "tls.client.authServer", "tls.client.trustCertPath",

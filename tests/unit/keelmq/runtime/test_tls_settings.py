@@ -87,6 +87,7 @@ def test_an_unknown_mode_is_an_error(tmp_path: Path) -> None:
         ({"tls_server_auth_client": True}, "set tls.server.need.client.auth=require"),
         ({"tls_server_mode": "enforcing", "tls_test_mode_enable": False}, "tls.server.certPath and"),
         ({"http_tls_mode": "enforcing", "tls_test_mode_enable": False}, "tls.server.certPath and"),
+        ({"listeners_tls_mode": "enforcing", "tls_test_mode_enable": False}, "tls.server.certPath and"),
         (
             {"tls_server_cert_path": "/nowhere/a", "tls_server_key_path": "/nowhere/b"},
             "tls.server.certPath /nowhere/a: No such file or directory",
