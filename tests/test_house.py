@@ -65,7 +65,7 @@ CLI_READS = {
     "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
     "namesrv.config", "namesrv.plugins.controller.backup_file", "namesrv.plugins.controller.config",
     "namesrv.plugins.controller.core.restored", "namesrv.plugins.controller.core.state",
-    "namesrv.plugins.controller.restore", "proxy.server.config", "proxy.wire.messaging_pb2",
+    "namesrv.plugins.controller.restore", "proxy.server.config", "proxy.wire",
 }  # fmt: skip
 """The doctor judges configuration files by the models that the programs load them with; repair, backup and
 restore work on the files of stopped programs; moves between processes of a container are planned as it places

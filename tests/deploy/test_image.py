@@ -122,13 +122,14 @@ def test_ports_user_and_programs(rendered: dict[str, Objects]) -> None:
         *rendered["ha"].stateful_sets,
         rendered["container"].named("StatefulSet", "keelmq-container"),
     ]
-    ports = {port["containerPort"] for each in stateful_sets for port in container(each)["ports"]}
+    workloads = [*stateful_sets, rendered["proxy"].named("Deployment", "keelmq-proxy")]
+    ports = {port["containerPort"] for each in workloads for port in container(each)["ports"]}
     (exposed,) = instructions("EXPOSE")
     assert {int(port) for port in exposed.split()} == ports
     uid = pod_spec(stateful_sets[0])["securityContext"]["runAsUser"]
     assert instructions("USER") == [f"{uid}:{uid}"]
     programs = [each for found in instructions("CMD") for each in yaml.safe_load(found)]
-    for each in stateful_sets:
+    for each in workloads:
         programs += container(each)["command"]
     assert set(programs) <= PROJECT["scripts"].keys()
     assert not instructions("ENTRYPOINT")  # `docker run IMAGE mqadmin ...` runs mqadmin, as process 1

@@ -90,7 +90,7 @@ EXPLAINED = {
     **dict.fromkeys(
         (
             "autoCreateSubscriptionGroupMax", "autoCreateTopicMax", "maxConnections", "telemetryBytesMax",
-            "minInSyncReplicas", "startAcceptSendRequestTimeStamp",
+            "minInSyncReplicas", "startAcceptSendRequestTimeStamp", "defaultInvisibleTimeMills",
         ),
         "says what happens at the bound",
     ),

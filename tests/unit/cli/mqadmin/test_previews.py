@@ -19,6 +19,7 @@ from tests.unit.cli.mqadmin.test_mqadmin_controller import World as ControllerWo
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import GROUP as SET
 
 ELSEWHERE = {
+    "init": "test_init.py",
     "rebalance-masters": "test_rebalance_command.py",
     "store": "test_backup_store_command.py",
     "controllers": "test_restore_controllers.py",

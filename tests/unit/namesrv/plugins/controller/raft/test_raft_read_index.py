@@ -13,7 +13,7 @@ from namesrv.plugins.controller.raft.codec import (
     TermHint,
     VerifyLeader,
 )
-from namesrv.plugins.controller.raft.read_index import ASK_AGAIN_S
+from namesrv.plugins.controller.raft.read_index import ASK_AGAIN_S, ReadIndex
 from namesrv.plugins.controller.replicator import Committed
 from tests.support.raft_group import Group, QuietMember, elect
 
@@ -100,17 +100,19 @@ def test_only_an_answer_to_a_check_after_its_begin_confirms_a_read(able: Leader)
     assert able.results == [True, True]
 
 
-def test_half_of_an_even_number_of_voters_confirms_nothing(
-    able: Leader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_an_even_number_of_voters_confirms_nothing(leader: Leader) -> None:
     """The other half may have elected another leader."""
-    monkeypatch.setattr(able.member.read_index, "_voters", lambda: {"n1", "n2", "n3"})
-    able.verified("n2", 1)
-    able.read()
-    able.verified("n1", 2)
-    assert able.results == []
-    able.verified("n2", 2)
-    assert able.results == [True]
+    reads = ReadIndex(leader.core, lambda: {"n1", "n2", "n3"}, lambda *sent: None, resend_s=1.0)
+    reads.verified("n1", LeaderVerified(leader.core.term, 0))
+    reads.verified("n2", LeaderVerified(leader.core.term, 0))
+    reads.begin(leader.core.term, leader.results.append)
+    reads.turn()
+    reads.verified("n1", LeaderVerified(leader.core.term, 1))
+    reads.turn()
+    assert leader.results == []
+    reads.verified("n2", LeaderVerified(leader.core.term, 1))
+    reads.turn()
+    assert leader.results == [True]
 
 
 def test_a_read_waits_until_what_was_appended_before_is_applied(able: Leader) -> None:

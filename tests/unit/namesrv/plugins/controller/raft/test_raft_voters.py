@@ -10,14 +10,14 @@ import pytest
 from namesrv.plugins.controller.raft.api import RaftSettings
 from namesrv.plugins.controller.raft.codec import MemberListNote
 from namesrv.plugins.controller.raft.membership.member_list import MemberList
-from namesrv.plugins.controller.raft.membership.voters import NOT_DECIDED, Voters
+from namesrv.plugins.controller.raft.membership.voters import Voters
 
 OLD = ("n0", "n1", "n2")
 
 
-def voters_of(own: str, *ids: str, links: Any = None) -> Voters:
+def voters_of(own: str, *ids: str, links: Any = None, leads: bool = False) -> Voters:
     members = dict.fromkeys(ids, ("127.0.0.1", 1))
-    core: Any = SimpleNamespace(leads=False, set_other_voters=lambda others: None)
+    core: Any = SimpleNamespace(leads=leads, set_other_voters=lambda others: None)
     joining: Any = None
     settings = RaftSettings(own, members, Path(), "group", insecure=True)
     made = Voters(settings, core, joining, MemberList(members), lambda: links)
@@ -67,8 +67,9 @@ def test_configured_lists_with_two_differences_are_not_linked(
 
 def test_only_voters_and_learners_receive_the_log() -> None:
     """A member whose removal is not committed yet is a learner that receives nothing more."""
-    voters = voters_of("n0", *OLD)
+    voters = voters_of("n0", *OLD, "n5", leads=True)
     voters.add_learner("n4", ("127.0.0.1", 1))
-    voters.add_learner("n5", ("127.0.0.1", 1))
-    voters._retire_at["n5"] = NOT_DECIDED
+    with mock.patch.object(MemberList, "members", dict.fromkeys(OLD, ("127.0.0.1", 1))):
+        voters.apply_member_list()
+    assert voters.learners.keys() == {"n4", "n5"}
     assert [name for name in ("n1", "n4", "n5", "n6") if voters.is_replicated_to(name)] == ["n1", "n4"]
