@@ -216,7 +216,7 @@ class Namesrv:
         if self._http is not None:
             steps.add("the HTTP port", self._http.close)
         for server in self._servers:
-            steps.add(server.name, server.close)
+            steps.add("listenPort" if server is self._server else server.name, server.close)
         for plugin in reversed(self.plugins):
             steps.add(plugin.name, plugin.stop)
         if self.audit is not None:
