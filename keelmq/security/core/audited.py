@@ -80,7 +80,7 @@ RESOURCE_FIELDS: Final = frozenset({
     "policyType", "resource", "subjectFilter", "resourceFilter", "controllerId", "controllerAddress",
     "forwarded", "forwardedFor", "dryRun", "clientId", "msgId", "READ_AHEAD_MODE", "minBrokerId",
     "minBrokerAddr", "offlineBrokerAddr", "masterAddress", "masterHaAddress", "clientAddr",
-    "brokerClusterName", "configPath", "worker", "backupName", "bytesPerSecond",
+    "advertisedListeners", "brokerClusterName", "configPath", "worker", "backupName", "bytesPerSecond",
 })  # fmt: skip
 """Header fields that are written. `b`: the topic of SEND_MESSAGE_V2."""
 

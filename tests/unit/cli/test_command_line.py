@@ -32,9 +32,11 @@ def on_terminal(text: str) -> str:
     reader, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream:
         printed(text, file=stream, flush=True)
-        got = os.read(reader, 4_096).decode()
+        got = b""
+        while not got.endswith(b"\n"):  # what print() writes may come in parts
+            got += os.read(reader, 4_096)
     os.close(reader)
-    return got.replace("\r\n", "\n")
+    return got.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("text", INPUTS, ids=ascii)

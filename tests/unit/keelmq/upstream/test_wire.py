@@ -116,6 +116,7 @@ ADDED_TO_ANSWERS = {
     "ElectMasterResponseHeader": {"controllers"},
     "GetMetaDataResponseHeader": {"httpAddress", "raftAddress", "selfId"},
     "GetReplicaInfoResponseHeader": {"controllers", "syncStateSetEpoch"},
+    "RegisterBrokerResponseHeader": {"listeners"},
     "RegisterBrokerToControllerResponseHeader": {"controllers"},
     "QueryDataVersionResponseHeader": {"takesParts"},
     "SendMessageResponseHeader": {"MSG_REGION", "TRACE_ON", "masterAddress"},  # the first two are RocketMQ's
