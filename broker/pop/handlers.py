@@ -5,6 +5,7 @@ master knows the handles that clients have, and the acknowledgements. Source: Ro
 PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
 """
 
+import re
 from functools import partial
 from typing import Final
 
@@ -41,6 +42,7 @@ from keelmq.remoting.operations.pop import (
     ACK_MESSAGE,
     BATCH_ACK_MESSAGE,
     CHANGE_MESSAGE_INVISIBLETIME,
+    DELIVERED_MAX,
     NOTIFICATION,
     PEEK_MESSAGE,
     POLLING_INFO,
@@ -69,6 +71,9 @@ READY_MS: Final = 2_000
 """How long a request waits while a new master reads the revive queues."""
 NO_TOPIC: Final = "topic[{}] not exist, apply first please!"
 NO_SQL: Final = "the broker does not support consumer to filter message by SQL92: enablePropertyFilter"
+
+
+_POP_TIME: Final = re.compile(r"[0-9]{1,18}")
 
 
 class PopHandlers:
@@ -368,10 +373,14 @@ class PopHandlers:
         return Reply(answer)
 
     async def renew(self, header: RenewPoppedRequest, call: Call) -> Reply | None:
-        """Keeps what a client of gRPC has popped invisible (29061). Raises CommandError."""
+        """Keeps what a client of gRPC has received invisible (29061). Raises CommandError."""
         await self._must_serve()
         renewed = self._pop.renew(
-            header.consumer_group, header.topic, _owner(header.owner), header.invisible_time
+            header.consumer_group,
+            header.topic,
+            _owner(header.owner),
+            header.invisible_time,
+            _pop_times(header.delivered or ""),
         )
         if isinstance(renewed, PutRefused):
             raise CommandError(*renewed)
@@ -436,6 +445,15 @@ def _owner(text: str) -> str:
         remark = f"the owner has {len(text)} characters; {OWNER_CHARACTERS_MAX} is the limit"
         raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
     return text
+
+
+def _pop_times(text: str) -> frozenset[int]:
+    """Raises CommandError."""
+    parts = text.split(",") if text else []
+    if len(parts) > DELIVERED_MAX or not all(_POP_TIME.fullmatch(part) for part in parts):
+        remark = f"delivered is not up to {DELIVERED_MAX} times of pops with commas"
+        raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+    return frozenset(map(int, parts))
 
 
 def _polling_key(params: PopParameters) -> PollingKey:

@@ -1,8 +1,9 @@
 """The records of a revive queue (checkpoint, acknowledgement), and retries and dead letters as stored.
 
 Tags and bodies are RocketMQ's. RocketMQ delays these records until they are due; KeelMQ writes them at once
-and keeps the due times in memory. KeelMQ adds two fields of a checkpoint: `no`, the group's next offset (-1:
-an earlier record has it), and `ow`, the client for which the checkpoint is renewed. It adds the tag `reset`,
+and keeps the due times in memory. KeelMQ adds three fields of a checkpoint: `no`, the group's next offset
+(-1: an earlier record has it), `ow`, the client for which the checkpoint is renewed, and `dl`, whether that
+client is known to have its messages. It adds the tag `reset`,
 which RocketMQ skips: the next offsets in the checkpoints before it, in the same revive queue, are void.
 Source: RocketMQ 5.5 PopCheckPoint, AckMsg, BatchAckMsg, PopReviveService.
 """
@@ -49,9 +50,10 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class CheckpointBody(msgspec.Struct, rename={
     "start_offset": "so", "pop_ms": "pt", "invisible_ms": "it", "acked": "bm", "count": "n", "queue_id": "q",
     "topic": "t", "group": "c", "differences": "d", "broker_name": "bn", "next_offset": "no",
-    "is_suspended": "sp", "owner": "ow",
+    "is_suspended": "sp", "owner": "ow", "is_delivered": "dl",
 }):  # fmt: skip
-    """is_suspended, owner: written only if set, since brokers before RocketMQ 5.5 have no such fields."""
+    """is_suspended, owner, is_delivered: written only if set, since brokers before RocketMQ 5.5 have no such
+    fields."""
 
     start_offset: Number
     pop_ms: Number
@@ -66,6 +68,7 @@ class CheckpointBody(msgspec.Struct, rename={
     next_offset: Annotated[int, msgspec.Meta(ge=NO_NEXT_OFFSET, le=1 << 62)] = 0
     is_suspended: bool | msgspec.UnsetType = msgspec.UNSET
     owner: str | msgspec.UnsetType = msgspec.UNSET
+    is_delivered: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class AckBody(msgspec.Struct, omit_defaults=True, rename={
@@ -103,7 +106,7 @@ def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
         key.start_offset, key.pop_ms, checkpoint.invisible_ms, key.topic, key.group, key.queue_id, count,
         ~checkpoint.open & ((1 << count) - 1), [offset - key.start_offset for offset in checkpoint.offsets],
         broker_name, checkpoint.next_offset, checkpoint.is_suspended or msgspec.UNSET,
-        checkpoint.owner or msgspec.UNSET,
+        checkpoint.owner or msgspec.UNSET, checkpoint.is_delivered or msgspec.UNSET,
     )  # fmt: skip
     return msgspec.json.encode(body)
 
@@ -124,6 +127,7 @@ def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
     return Checkpoint(
         key, invisible_ms, offsets, body.next_offset or offsets[-1] + 1, revive_queue,
         open=is_open, is_suspended=body.is_suspended is True, owner=body.owner or "",
+        is_delivered=body.is_delivered is True,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ next master does not revive it again. Source: RocketMQ 5.3.3 PopReviveService, P
 
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -299,20 +299,26 @@ class PopService(TermService):
         acked = self.ack(key, revive_queue, [offset])
         return (new_key.pop_ms, end) if isinstance(acked, PutRefused) else (new_key.pop_ms, acked)
 
-    def renew(self, group: str, topic: str, owner: str, invisible_ms: int) -> Renewed | PutRefused:
-        """Keeps what a client has popped from a topic and its retry topics invisible for invisible_ms from
-        now, under the same keys. Of more than BATCH_MAX checkpoints, the next call renews the others."""
+    def renew(
+        self, group: str, topic: str, owner: str, invisible_ms: int, delivered: Collection[int] = ()
+    ) -> Renewed | PutRefused:
+        """Keeps what a client has received from a topic and its retry topics invisible for invisible_ms from
+        now, under the same keys. delivered: times of pops whose messages it has; they are renewed from now
+        on. Of more than BATCH_MAX checkpoints, the next call renews the others."""
         now, end, left, dues = self._clock(), 0, BATCH_MAX, list[int]()
         for checkpoint in self.state.owned(group, owner):
             key, due_ms = checkpoint.key, checkpoint.due_ms
             if origin_of(group, key.topic) != topic:
                 continue
+            is_new = not checkpoint.is_delivered
+            if is_new and (key.pop_ms not in delivered or due_ms <= now):
+                continue
             renewed_ms = renewed_due_ms(due_ms, key.pop_ms, now_ms=now, invisible_ms=invisible_ms)
-            if renewed_ms > due_ms and left:
+            if (is_new or renewed_ms > due_ms) and left:
                 # An earlier record has the next offset, and the group may have been reset since.
-                put = self._put(
-                    replace(checkpoint, invisible_ms=renewed_ms - key.pop_ms, next_offset=NO_NEXT_OFFSET)
-                )
+                renewed = replace(checkpoint, invisible_ms=renewed_ms - key.pop_ms, is_delivered=True)
+                renewed.next_offset = NO_NEXT_OFFSET
+                put = self._put(renewed)
                 if isinstance(put, PutRefused):
                     return put
                 end, due_ms, left = put, renewed_ms, left - 1
@@ -322,6 +328,9 @@ class PopService(TermService):
             place = QueueOfGroup(group, topic, queue_id)
             block = self.order.blocks.get(place)
             if block is None or block.owner != owner:
+                continue
+            block.is_delivered = block.is_delivered or block.pop_ms in delivered
+            if not block.is_delivered:
                 continue
             due_ms = renewed_due_ms(block.due_ms, block.pop_ms, now_ms=now, invisible_ms=invisible_ms)
             if due_ms > block.due_ms:

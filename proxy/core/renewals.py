@@ -4,6 +4,10 @@ Brokers know what a client has popped (its id is the `owner` in the checkpoints)
 only which clients live: for a client that reaches another proxy, that one renews, from its first call on. The
 invisible time counts from the last sign of life of the client, so a dead client's messages are visible again
 at the end of it, whatever happens to the proxies.
+
+Brokers renew what a proxy has said to be delivered, some time after its answer was written: if a proxy dies
+between a pop and its answer, nobody holds the messages, and they are visible again after their first
+invisible time.
 """
 
 import heapq
@@ -12,11 +16,15 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from keelmq.remoting.operations.pop import DELIVERED_MAX
+
 PLACES_MAX: Final = 50_000
 """Places of all clients. Messages of further ones are visible again after their first invisible time."""
 CLIENT_PLACES_MAX: Final = 1_024
 PAUSE_MS: Final = 1_000
 """Between two requests for one place, at least."""
+DELIVERED_AFTER_MS: Final = 1_000
+"""This long after an answer was written without an error, its client has it."""
 NEVER: Final = 1 << 62
 
 
@@ -33,20 +41,24 @@ class Place(NamedTuple):
 
 
 class Renewal(NamedTuple, Generic[S]):
-    """A request to make: the messages of a client at a place stay invisible for invisible_ms from now."""
+    """A request to make: the messages of a client at a place stay invisible for invisible_ms from now.
+    delivered: times of pops whose messages the client has, which the broker does not know yet."""
 
     client_id: str
     place: Place
     sender: S
     invisible_ms: int
+    delivered: tuple[int, ...] = ()
 
 
 class _Client(msgspec.Struct, Generic[S]):
-    """places: when to make the next request for each."""
+    """places: when to make the next request for each. answers: {time of a pop: when its answer was written},
+    while the broker does not know that it was delivered."""
 
     heard_ms: int
     sender: S
     places: dict[Place, int]
+    answers: dict[Place, dict[int, int]] = msgspec.field(default_factory=dict)
 
 
 class Renewals(Generic[S]):
@@ -77,12 +89,18 @@ class Renewals(Generic[S]):
         self._schedule(client_id, place, now_ms)
         return is_added
 
-    def delivered(self, client_id: str, place: Place, sender: S, now_ms: int) -> bool:
-        """The client gets messages from a place. Returns False as receives()."""
-        is_there = self._has(client_id, place) or self._add(client_id, place, sender, now_ms)
+    def answered_pop(self, client_id: str, place: Place, pop_ms: int, sender: S, now_ms: int) -> bool:
+        """The answer to a pop, with messages, was written. Returns False: they are not renewed, as there is
+        no room for the place, or too many answers wait to be told to the broker."""
+        if not self._has(client_id, place) and not self._add(client_id, place, sender, now_ms):
+            return False
         self._heard_of(client_id, sender, now_ms)
-        self._schedule(client_id, place, now_ms + self._invisible_ms // 2)
-        return is_there
+        answers = self._clients[client_id].answers.setdefault(place, {})
+        if len(answers) >= DELIVERED_MAX:
+            return False
+        answers.setdefault(pop_ms, now_ms)
+        self._schedule(client_id, place, now_ms + DELIVERED_AFTER_MS)
+        return True
 
     def _has(self, client_id: str, place: Place) -> bool:
         client = self._clients.get(client_id)
@@ -107,6 +125,15 @@ class Renewals(Generic[S]):
     def answered(self, renewal: Renewal[S], visible_in_ms: int | None, now_ms: int) -> None:
         """The broker has carried out a request. visible_in_ms: of the client's first message there; None: it
         has none."""
+        client = self._clients.get(renewal.client_id)
+        if client is not None and (answers := client.answers.get(renewal.place)) is not None:
+            for pop_ms in renewal.delivered:
+                answers.pop(pop_ms, None)
+            if answers:
+                first_ms = min(answers.values()) + DELIVERED_AFTER_MS
+                self._schedule(renewal.client_id, renewal.place, max(first_ms, now_ms + PAUSE_MS))
+            else:
+                del client.answers[renewal.place]
         if visible_in_ms is not None:
             pause_ms = max(visible_in_ms - self._invisible_ms // 2, PAUSE_MS)
             self._schedule(renewal.client_id, renewal.place, now_ms + pause_ms)
@@ -130,7 +157,11 @@ class Renewals(Generic[S]):
             if client is not None and client.places.get(place) == at_ms:
                 client.places[place] = NEVER
                 invisible_ms = client.heard_ms + self._invisible_ms - now_ms
-                return Renewal(client_id, place, client.sender, invisible_ms)
+                answers = client.answers.get(place, {})
+                delivered = tuple(
+                    pop_ms for pop_ms, at_ms in answers.items() if at_ms + DELIVERED_AFTER_MS <= now_ms
+                )
+                return Renewal(client_id, place, client.sender, invisible_ms, delivered)
         return None
 
     def _forget_silent(self, now_ms: int) -> None:

@@ -84,8 +84,6 @@ class Receiving:
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
             return
         popped = _popped(outcome, pop, broker_name)
-        if popped and pop.owner:
-            self._renewing.delivered(call, Place(pop.consumer_group, pop.topic, broker_name))
         others = [receipt for receipt, _, message in popped if not subscription.wants(message.tags)]
         if others:  # their tags have the hash of one that is wanted
             self._in_background(self._ack_others(others, call))
@@ -101,6 +99,9 @@ class Receiving:
                     yield pb.ReceiveMessageResponse(message=message_of(message, topic, receipt, attempt))
                 left.pop(0)
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
+            if popped and pop.owner:
+                place = Place(pop.consumer_group, pop.topic, broker_name)
+                self._renewing.answered_pop(call, place, outcome.header.pop_time)
         finally:
             if left:
                 self._in_background(self._give_back(left, call))

@@ -41,9 +41,9 @@ class Renewing:
         if not self._renewals.receives(call.client.client_id, place, call.sender, now_ms()):
             self._has_no_room(call, place)
 
-    def delivered(self, call: Call, place: Place) -> None:
-        """A push consumer gets messages."""
-        if not self._renewals.delivered(call.client.client_id, place, call.sender, now_ms()):
+    def answered_pop(self, call: Call, place: Place, pop_ms: int) -> None:
+        """The answer to a push consumer's pop, with messages, was written."""
+        if not self._renewals.answered_pop(call.client.client_id, place, pop_ms, call.sender, now_ms()):
             self._has_no_room(call, place)
 
     def _has_no_room(self, call: Call, place: Place) -> None:
@@ -87,6 +87,7 @@ class Renewing:
             topic=place.topic,
             owner=renewal.client_id,
             invisible_time=renewal.invisible_ms,
+            delivered=",".join(map(str, renewal.delivered)) or None,
         )
         call = Call(Client(renewal.client_id), renewal.sender, now_ms() + CALL_MS)
         try:

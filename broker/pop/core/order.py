@@ -25,7 +25,7 @@ class Block(msgspec.Struct):
     """visible_ms: when messages with a changed invisible time are visible again. counts: earlier deliveries
     of each message that had any, without those that the consumer suspended (the offsets in `suspended`).
     next_offset: behind all of them and the messages that the filter skipped. owner: the client for which the
-    block is renewed; empty: it is not."""
+    block is renewed once is_delivered; empty: it is not."""
 
     pop_ms: int
     invisible_ms: int
@@ -33,6 +33,7 @@ class Block(msgspec.Struct):
     next_offset: int
     attempt_id: str = ""
     owner: str = ""
+    is_delivered: bool = False
     acked: set[int] = msgspec.field(default_factory=set)
     visible_ms: dict[int, int] = msgspec.field(default_factory=dict)
     suspended: set[int] = msgspec.field(default_factory=set)

@@ -40,7 +40,8 @@ class Checkpoint(msgspec.Struct):
     """open: bit i is set until offsets[i] is acknowledged or revived. next_offset: the group's next offset in
     the queue; NO_NEXT_OFFSET: an earlier record contains it. position: offset of its newest record in the
     revive queue. is_suspended: the next delivery of its messages is no further attempt. owner: the client for
-    which it is renewed; empty: it is not."""
+    which it is renewed; empty: it is not. is_delivered: that client is known to have its messages, and only
+    then it is renewed: a proxy may die between the pop and the answer."""
 
     key: Key
     invisible_ms: int
@@ -51,6 +52,7 @@ class Checkpoint(msgspec.Struct):
     open: int = -1
     is_suspended: bool = False
     owner: str = ""
+    is_delivered: bool = False
 
     def __post_init__(self) -> None:
         if self.open < 0:

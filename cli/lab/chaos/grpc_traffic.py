@@ -38,7 +38,8 @@ FIRST_SENDER: Final = 500_000
 SENDERS, RECEIVERS = 3, 2
 TRANSACTIONS: Final = 0.25
 FORGOTTEN: Final = 0.03
-"""Share of receives that are not acknowledged."""
+"""Share of the receives of a simple consumer that are not acknowledged. What a push consumer holds is renewed
+while it lives."""
 START_S, DRAIN_S = 60.0, 120.0
 LOOK_S: Final = 0.25
 RECONNECT_MS_MAX: Final = 2_000
@@ -173,7 +174,7 @@ class GrpcConsumer:
         self._recorder, self._broker_name = recorder, broker_name
         self._dice = random.Random(f"{seed} grpc consumer {index}")
         self._settled: set[int] = set()
-        self._forgotten = FORGOTTEN
+        self._forgotten = 0.0 if self._is_push else FORGOTTEN
 
     async def subscribe(self) -> None:
         """Returns when the group exists, at the end of every queue: a receive has found nothing."""

@@ -5,7 +5,7 @@ ChangeInvisibleTimeRequestHeader, NotificationRequestHeader, QueryAssignmentRequ
 primitive there (int, long) is 0 where it is absent; Java's gRPC proxy sends no bornTime, or bornTime=0.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -105,14 +105,21 @@ class ChangeInvisibleTimeResponse(Wire):
     revive_qid: int
 
 
+DELIVERED_MAX: Final = 256
+"""Pops that one 29061 names as delivered."""
+
+
 class RenewPoppedRequest(Wire):
-    """Header of 29061 (ours): keeps what `owner` has popped from the topic and its retry topics invisible for
-    invisible_time (ms) from now. The receipt handles stay valid."""
+    """Header of 29061 (ours): keeps what `owner` has received from the topic and its retry topics invisible
+    for invisible_time (ms) from now. The receipt handles stay valid. delivered: times of pops, with commas,
+    whose messages the client has received; those of other pops are renewed if an earlier request named
+    theirs."""
 
     consumer_group: str
     topic: str
     owner: str
     invisible_time: int = Field(ge=0)
+    delivered: str | None = None
 
 
 class RenewPoppedResponse(Wire):

@@ -6,6 +6,7 @@ import pytest
 
 from broker.pop import service as service_module
 from broker.pop.core import state as state_module
+from broker.pop.core.handles import parse_handle
 from broker.pop.core.state import RENEWED_MS_MAX, Checkpoint, Key, PopState, renewed_due_ms
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from tests.support.pop_parts import INVISIBLE_MS, Message, Scene
@@ -23,9 +24,13 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return found
 
 
-async def renew(scene: Scene, owner: str = "c", invisible_ms: int = INVISIBLE_MS) -> int | None:
+async def renew(
+    scene: Scene, owner: str = "c", invisible_ms: int = INVISIBLE_MS, delivered: str = ""
+) -> int | None:
     """Returns in how many ms the first message is visible; None: the owner has none."""
     fields = {"consumerGroup": "g", "topic": "TopicA", "owner": owner, "invisibleTime": invisible_ms}
+    if delivered:
+        fields["delivered"] = delivered
     reply = await scene.request(29061, fields)
     assert reply is not None and reply.code == 0, reply
     scene.tick()
@@ -34,9 +39,16 @@ async def renew(scene: Scene, owner: str = "c", invisible_ms: int = INVISIBLE_MS
 
 
 async def popped(scene: Scene, *bodies: bytes, **more: object) -> list[Message]:
+    """The client has them."""
     scene.send(*bodies)
     found = await scene.pop(owner="c", **more)
     assert [message.body for message in found] == list(bodies)
+    await renew(scene, delivered=pop_time(found))
+    return found
+
+
+def pop_time(messages: list[Message]) -> str:
+    (found,) = {str(parse_handle(message.handle).pop_ms) for message in messages}
     return found
 
 
@@ -87,6 +99,7 @@ async def test_a_message_that_comes_again_is_renewed_too(scene: Scene) -> None:
     await popped(scene, b"a")
     scene.run(INVISIBLE_MS)
     (again,) = await scene.pop(owner="c")
+    await renew(scene, delivered=pop_time([again]))
     for _ in range(5):
         scene.run(HALF_MS)
         assert await renew(scene) == INVISIBLE_MS
@@ -107,6 +120,36 @@ async def test_only_what_is_left_is_renewed(scene: Scene) -> None:
     await scene.ack(again)
     scene.run(INVISIBLE_MS)
     assert [message.body for message in await scene.pop()] == [b"left"]
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+async def test_what_its_client_never_got_is_not_renewed(scene: Scene, order: str) -> None:
+    """The proxy died between the pop and its answer; another one renews for the client."""
+    scene.send(b"a")
+    lost = await scene.pop(owner="c", order=order, queueId=0)
+    scene.run(HALF_MS)
+    assert await renew(scene) is None
+    assert await renew(scene, delivered=f"{int(pop_time(lost)) + 1}") is None
+    scene.restart()
+    scene.run(HALF_MS)
+    (again,) = await scene.pop(order=order, queueId=0)
+    assert again.body == b"a"
+
+
+async def test_what_came_too_late_to_its_client_comes_again(scene: Scene) -> None:
+    scene.send(b"a")
+    found = await scene.pop(owner="c")
+    scene.run(INVISIBLE_MS)
+    assert await renew(scene, delivered=pop_time(found)) is None
+    (again,) = await scene.pop()
+    assert again.body == b"a"
+
+
+@pytest.mark.parametrize("delivered", ["x", "1,", "-1", "1" * 19, ",".join(["1"] * 257)])
+async def test_delivered_is_a_bounded_list_of_times(scene: Scene, delivered: str) -> None:
+    fields = {"consumerGroup": "g", "topic": "TopicA", "owner": "c", "invisibleTime": 1}
+    reply = await scene.request(29061, fields | {"delivered": delivered})
+    assert reply is not None and reply.code == 29, reply
 
 
 async def test_another_owner_renews_nothing(scene: Scene) -> None:
@@ -148,6 +191,7 @@ async def test_in_order(scene: Scene) -> None:
     """The queue stays blocked until the renewals end."""
     scene.send(b"a", b"b")
     (message, _) = await scene.pop(owner="c", order="true", queueId=0)
+    await renew(scene, delivered=pop_time([message]))
     for _ in range(5):
         scene.run(HALF_MS)
         assert await renew(scene) == INVISIBLE_MS
@@ -162,7 +206,7 @@ async def test_a_call_renews_a_bounded_number(scene: Scene, monkeypatch: pytest.
     monkeypatch.setattr(service_module, "BATCH_MAX", 2)
     for body in (b"a", b"b", b"c"):
         scene.send(body)
-        await scene.pop(owner="c", maxMsgNums=1)
+        await renew(scene, delivered=pop_time(await scene.pop(owner="c", maxMsgNums=1)))
     scene.run(HALF_MS)
     assert await renew(scene) == HALF_MS
     assert await renew(scene) == INVISIBLE_MS

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from proxy.core import renewals as renewals_module
-from proxy.core.renewals import PAUSE_MS, Place, Renewal, Renewals
+from proxy.core.renewals import DELIVERED_AFTER_MS, DELIVERED_MAX, PAUSE_MS, Place, Renewal, Renewals
 
 INVISIBLE_MS = 60_000
 HALF_MS = INVISIBLE_MS // 2
@@ -41,17 +41,54 @@ def test_a_client_without_messages_costs_no_further_request() -> None:
 
 
 def test_delivered_messages_are_renewed_in_time() -> None:
+    """The broker is told once that they are delivered, some time after they were written."""
     found = renewals()
-    found.delivered("c", HERE, "me", 0)
-    found.heard("c", HALF_MS - 1)
-    assert found.next_due(HALF_MS - 1) is None
-    assert found.next_due(HALF_MS) == Renewal("c", HERE, "me", INVISIBLE_MS - 1)
+    found.answered_pop("c", HERE, 7, "me", 0)
+    assert found.next_due(DELIVERED_AFTER_MS - 1) is None
+    told = found.next_due(DELIVERED_AFTER_MS)
+    assert told == Renewal("c", HERE, "me", INVISIBLE_MS - DELIVERED_AFTER_MS, (7,))
     assert found.next_due(HALF_MS) is None, "its answer decides when the next one is due"
+    found.answered(told, INVISIBLE_MS, DELIVERED_AFTER_MS)
+    found.heard("c", HALF_MS)
+    assert found.next_due(DELIVERED_AFTER_MS + HALF_MS - 1) is None
+    assert found.next_due(DELIVERED_AFTER_MS + HALF_MS) == Renewal(
+        "c", HERE, "me", INVISIBLE_MS - DELIVERED_AFTER_MS
+    )
+
+
+def test_a_failed_request_tells_it_again() -> None:
+    found = renewals()
+    found.answered_pop("c", HERE, 7, "me", 0)
+    told = found.next_due(DELIVERED_AFTER_MS)
+    assert told is not None
+    found.failed(told, DELIVERED_AFTER_MS)
+    again = found.next_due(DELIVERED_AFTER_MS + PAUSE_MS)
+    assert again is not None and again.delivered == (7,)
+
+
+def test_what_was_just_written_is_told_with_the_next_request() -> None:
+    found = renewals()
+    found.answered_pop("c", HERE, 7, "me", 0)
+    found.answered_pop("c", HERE, 8, "me", 500)
+    told = found.next_due(DELIVERED_AFTER_MS)
+    assert told is not None and told.delivered == (7,)
+    found.answered(told, INVISIBLE_MS, DELIVERED_AFTER_MS)
+    assert found.next_due(DELIVERED_AFTER_MS + PAUSE_MS - 1) is None
+    told = found.next_due(DELIVERED_AFTER_MS + PAUSE_MS)
+    assert told is not None and told.delivered == (8,)
+
+
+def test_answers_that_wait_are_bounded() -> None:
+    found = renewals()
+    assert all(found.answered_pop("c", HERE, pop_ms, "me", 0) for pop_ms in range(DELIVERED_MAX))
+    assert not found.answered_pop("c", HERE, DELIVERED_MAX, "me", 0)
+    told = found.next_due(DELIVERED_AFTER_MS)
+    assert told is not None and len(told.delivered) == DELIVERED_MAX
 
 
 def test_messages_that_are_left_are_renewed_again() -> None:
     found = renewals()
-    found.delivered("c", HERE, "me", 0)
+    found.answered_pop("c", HERE, 7, "me", 0)
     renewal = found.next_due(HALF_MS)
     assert renewal is not None
     found.heard("c", HALF_MS)
@@ -63,7 +100,7 @@ def test_messages_that_are_left_are_renewed_again() -> None:
 def test_messages_that_are_visible_soon_are_no_reason_to_hurry() -> None:
     """A retry after the group's first delay is not renewed."""
     found = renewals()
-    found.delivered("c", HERE, "me", 0)
+    found.answered_pop("c", HERE, 7, "me", 0)
     renewal = found.next_due(HALF_MS)
     assert renewal is not None
     found.answered(renewal, 1, HALF_MS)
@@ -76,7 +113,7 @@ def test_what_is_delivered_while_a_request_is_under_way_is_not_forgotten() -> No
     found.receives("c", HERE, "me", 0)
     renewal = found.next_due(0)
     assert renewal is not None
-    found.delivered("c", HERE, "me", 1)
+    found.answered_pop("c", HERE, 7, "me", 1)
     found.answered(renewal, None, 2)
     assert found.next_due(1 + HALF_MS) is not None
 
@@ -94,7 +131,7 @@ def test_a_request_that_failed_is_repeated() -> None:
 def test_a_silent_client_is_renewed_for_less_and_less_time() -> None:
     """Its messages are visible at the end of the invisible time after its last sign of life, not later."""
     found = renewals()
-    found.delivered("c", HERE, "me", 0)
+    found.answered_pop("c", HERE, 7, "me", 0)
     now_ms, ends = HALF_MS, []
     while (renewal := found.next_due(now_ms)) is not None:
         ends.append(now_ms + renewal.invisible_ms)
@@ -115,8 +152,8 @@ def test_a_client_that_lives_keeps_no_silent_ones() -> None:
 
 def test_a_client_that_ends_is_not_renewed() -> None:
     found = renewals()
-    found.delivered("c", HERE, "me", 0)
-    found.delivered("c", THERE, "me", 0)
+    found.answered_pop("c", HERE, 7, "me", 0)
+    found.answered_pop("c", THERE, 7, "me", 0)
     found.ended("c")
     assert not len(found) and found.next_due(HALF_MS) is None
     found.ended("c")
@@ -143,11 +180,11 @@ def test_there_is_a_limit_for_each_client_and_for_all(monkeypatch: pytest.Monkey
     monkeypatch.setattr(renewals_module, "CLIENT_PLACES_MAX", 2)
     monkeypatch.setattr(renewals_module, "PLACES_MAX", 3)
     found = renewals()
-    assert found.receives("c", HERE, "me", 0) and found.delivered("c", THERE, "me", 0)
+    assert found.receives("c", HERE, "me", 0) and found.answered_pop("c", THERE, 7, "me", 0)
     assert not found.receives("c", Place("g", "t", "c"), "me", 0)
     assert found.receives("c", HERE, "me", 0), "it is there"
     assert found.receives("d", HERE, "me", 0)
-    assert not found.delivered("e", HERE, "me", 0)
+    assert not found.answered_pop("e", HERE, 7, "me", 0)
     assert len(found) == 3
     found.ended("c")
     assert found.receives("e", HERE, "me", 0)
@@ -158,7 +195,7 @@ def test_messages_of_a_live_client_stay_invisible(seed: int) -> None:
     """Against a broker by its rule, with requests that fail and signs of life that come late."""
     chance = random.Random(seed)
     found, now_ms, visible_at_ms = renewals(), 0, INVISIBLE_MS
-    found.delivered("c", HERE, "me", 0)
+    found.answered_pop("c", HERE, 7, "me", 0)
     next_heard_ms = 0
     while now_ms < 20 * INVISIBLE_MS:
         now_ms += chance.randint(1, 1_000)
@@ -181,6 +218,6 @@ def test_a_request_is_signed_as_the_last_call_of_its_client() -> None:
     found = renewals()
     found.receives("c", HERE, "old", 0)
     assert [renewal.sender for renewal in all_due(found, 0)] == ["old"]
-    found.delivered("c", HERE, "older", 0)
+    found.answered_pop("c", HERE, 7, "older", 0)
     found.receives("c", HERE, "new", 1)
     assert [renewal.sender for renewal in all_due(found, HALF_MS)] == ["new"]
