@@ -106,7 +106,7 @@ async def test_without_a_controller_a_controlled_broker_takes_nothing(
         controlled = config(
             tmp_path, enable_controller_mode=True, controller_addr=address, namesrv_addr=address
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             async with Broker(controlled) as broker:
                 refused = await send(client, broker, b"x")
                 assert isinstance(refused, Failed)
