@@ -13,6 +13,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, cast
 
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 NAME: Final = "grpcServerPort"
 PEER_PREFIX: Final = "unix-abstract:"
 """How grpcio writes the name of a Unix socket that is not in the file system."""
+FOLDER_PREFIX, SOCKET = "keelmq-grpc-", "socket"
 BACKLOG: Final = 1_024
 CLOSE_S: Final = 30.0
 """A client must read what is left for it within this time after the end of its connection."""
@@ -55,13 +57,14 @@ class Front:
         self._relays: dict[str, Relay] = {}
         self.closed_peers = RateLimitedLogger(logger)
         self.connecting: set[asyncio.Task[None]] = set()
-        self._folder = Path(tempfile.mkdtemp(prefix="keelmq-grpc-"))  # mode 0700
+        remove_left_folders()
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))  # mode 0700
         self._server: asyncio.Server | None = None
 
     @property
     def socket_path(self) -> Path:
         """Where grpcio listens."""
-        return self._folder / "socket"
+        return self._folder / SOCKET
 
     async def start(self, host: str, port: int) -> int:
         """Returns the port that is bound. Raises ConfigError."""
@@ -120,6 +123,17 @@ class Front:
         if self.limits.take_request(network_of(host_and_port_bytes(host, 0)), now_ms()):
             return None
         return "too many TLS handshakes of its address; try again in 1 s"
+
+
+def remove_left_folders() -> None:
+    """Removes the folders of proxies that were killed: nobody listens at their sockets."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.setblocking(False)
+            try:
+                probe.connect(str(folder / SOCKET))
+            except ConnectionRefusedError:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 class Relay(asyncio.Protocol):

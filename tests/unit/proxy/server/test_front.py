@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import socket
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from broker.app.broker import Broker
 from namesrv.plugins.controller.raft.api import TlsFiles
+from proxy.server.front import FOLDER_PREFIX, SOCKET, remove_left_folders
 from proxy.wire import messaging_pb2 as pb
 from tests.support.raft_certificates import Authority, mutual_tls
 from tests.support.server_parts import until
@@ -195,3 +198,20 @@ async def test_calls_without_a_right_signature_are_limited(tmp_path: Path) -> No
     async with serving(tmp_path, unauthenticatedRequestsPerSecond=5, **KEYS) as (_, client):
         found = [(await client.call("QueryRoute", ROUTE)).status.code for _ in range(30)]
         assert set(found) == {pb.UNAUTHORIZED, pb.TOO_MANY_REQUESTS}
+
+
+def test_the_folders_of_killed_proxies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of proxies that listen, or are about to."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, alive, starting = (
+        tmp_path / f"{FOLDER_PREFIX}{name}" for name in ("killed", "alive", "starting")
+    )
+    for folder in (killed, alive, starting):
+        folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(alive / SOCKET))
+        listening.listen()
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.bind(str(killed / SOCKET))
+        remove_left_folders()
+    assert set(tmp_path.iterdir()) == {alive, starting}
