@@ -159,7 +159,7 @@ ELSEWHERE: Mapping[str, str] = {
     "restore store": "of files",
     **dict.fromkeys(("demo", "chaos", "bench", "sim", "fuzz"), "starts its own programs"),
     **dict.fromkeys(
-        ("report", "audit", "init-security", "certificates", "convert-config", "version"), "of files"
+        ("report", "audit", "init", "init-security", "certificates", "convert-config", "version"), "of files"
     ),
     **dict.fromkeys(NEVER, "no such command"),
 }

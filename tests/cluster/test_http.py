@@ -154,7 +154,7 @@ async def everything_documented(servers: HttpServers) -> None:
     texts = await asyncio.gather(*(servers.text(program) for program in servers.cluster.programs))
     found = {family(name, kind) for text in texts for name, (kind, _) in shapes(text).items()}
     assert found <= documented
-    elsewhere = {name for name in documented if name.startswith("rocketmq_container_")}
+    elsewhere = {name for name in documented if name.startswith(("rocketmq_container_", "rocketmq_proxy_"))}
     elsewhere |= {metric.name for metric in EXPORTER.metrics}  # metricsExporterCompat
     assert documented - found - elsewhere <= WITH_WHAT_THEY_COUNT
 

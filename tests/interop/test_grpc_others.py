@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from proxy.wire import messaging_pb2 as pb
 from tests.interop.grpc_clients import CLIENTS, OtherClient, fixture, settings_of
+from tests.interop.grpc_scene import proxy_beside
 from tests.interop.stage import Stage, staged
-from tests.interop.test_grpc import proxy_of, ready
 
 pytestmark = pytest.mark.timeout(180)
 EACH = pytest.mark.parametrize("name", CLIENTS)
@@ -103,41 +103,36 @@ async def test_it_goes_on(stage: Stage, tmp_path: Path, name: str) -> None:
     and started again, with the handle of before."""
     topic, group, cluster = f"Others-{name}", f"others-{name}", stage.running.cluster
     await stage.create(topic)
-    proxy = proxy_of(stage, tmp_path, f"proxy-{name}")
-    cluster.start_program(proxy)
-    try:
-        await ready(stage, proxy)
-        async with (
-            Relay(proxy.address).serving() as relay,
-            OtherClient(name, relay.address, "consumer", topic=topic, group=group) as consumer,
-            OtherClient(name, relay.address, "producer", topic=topic, group=group) as producer,
-        ):
-            await consumer.receive()  # the group exists now
-            assert await producer.send("a", "b")
-            for message in await received(consumer, "a", "b"):
-                await acknowledged(consumer, message)
-            await consumer.heartbeat()
-            await producer.heartbeat()
+    async with (
+        proxy_beside(stage, tmp_path, f"proxy-{name}") as proxy,
+        Relay(proxy.address).serving() as relay,
+        OtherClient(name, relay.address, "consumer", topic=topic, group=group) as consumer,
+        OtherClient(name, relay.address, "producer", topic=topic, group=group) as producer,
+    ):
+        await consumer.receive()  # the group exists now
+        assert await producer.send("a", "b")
+        for message in await received(consumer, "a", "b"):
+            await acknowledged(consumer, message)
+        await consumer.heartbeat()
+        await producer.heartbeat()
 
-            relay.cut()
-            await until(lambda: producer.send("c"))
-            (kept,) = await received(consumer, "c")
+        relay.cut()
+        await until(lambda: producer.send("c"))
+        (kept,) = await received(consumer, "c")
 
-            await cluster.kill_and_wait(proxy)
-            cluster.start_program(proxy)
-            await until(lambda: producer.send("d"))
-            await acknowledged(consumer, kept)
-            (last,) = await received(consumer, "d")
-            await acknowledged(consumer, last)
+        await cluster.kill_and_wait(proxy)
+        cluster.start_program(proxy)
+        await until(lambda: producer.send("d"))
+        await acknowledged(consumer, kept)
+        (last,) = await received(consumer, "d")
+        await acknowledged(consumer, last)
 
-            async def has_its_streams() -> bool:
-                wanted = {"never": 1, "with settings": 2, "empty heartbeat": 2}[fixture(name)["reopens"]]
-                return all(each.streams >= wanted for each in (consumer, producer))
+        async def has_its_streams() -> bool:
+            wanted = {"never": 1, "with settings": 2, "empty heartbeat": 2}[fixture(name)["reopens"]]
+            return all(each.streams >= wanted for each in (consumer, producer))
 
-            if "Telemetry" in fixture(name)["start"]:
-                await until(has_its_streams)
-    finally:
-        cluster.kill(proxy)
+        if "Telemetry" in fixture(name)["start"]:
+            await until(has_its_streams)
 
 
 @EACH
