@@ -50,8 +50,9 @@ class BrokerJudge:
                 self._remember(key, len(request))
             if not _is_silent(outcome):
                 return outcome
-            self._masters.remove(address)
-            self._masters.append(address)
+            if address in self._masters:  # another call may have found newer ones meanwhile
+                self._masters.remove(address)
+                self._masters.append(address)
         return outcome
 
     def _remember(self, key: object, count: int) -> None:

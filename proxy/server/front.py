@@ -9,9 +9,11 @@ own, which grpcio gives as the peer of a call. It tells which client it is; othe
 import asyncio
 import itertools
 import logging
+import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +36,7 @@ NAME: Final = "grpcServerPort"
 PEER_PREFIX: Final = "unix-abstract:"
 """How grpcio writes the name of a Unix socket that is not in the file system."""
 FOLDER_PREFIX, SOCKET = "keelmq-grpc-", "socket"
+PATH_BYTES_MAX: Final = 107
 BACKLOG: Final = 1_024
 CLOSE_S: Final = 30.0
 """A client must read what is left for it within this time after the end of its connection."""
@@ -44,6 +47,7 @@ class Front:
     authenticated here."""
 
     def __init__(self, tls: PortTls, limits: PeerLimits, *, are_admitted: bool) -> None:
+        """Raises ConfigError: this machine has no place for the socket."""
         self.limits, self.are_admitted = limits, are_admitted
         self._tls_port = TlsPort(
             tls,
@@ -58,7 +62,7 @@ class Front:
         self.closed_peers = RateLimitedLogger(logger)
         self.connecting: set[asyncio.Task[None]] = set()
         remove_left_folders()
-        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))  # mode 0700
+        self._folder = _make_folder()
         self._server: asyncio.Server | None = None
 
     @property
@@ -123,6 +127,20 @@ class Front:
         if self.limits.take_request(network_of(host_and_port_bytes(host, 0)), now_ms()):
             return None
         return "too many TLS handshakes of its address; try again in 1 s"
+
+
+def _make_folder() -> Path:
+    """Returns a new folder of mode 0700. Raises ConfigError."""
+    if sys.platform != "linux":
+        raise ConfigError(f"{NAME}: the gRPC port needs Linux (abstract names of Unix sockets)")
+    parent = Path(tempfile.gettempdir())
+    path_bytes = len(os.fsencode(parent / f"{FOLDER_PREFIX}12345678" / SOCKET))
+    if path_bytes > PATH_BYTES_MAX:
+        raise ConfigError(
+            f"{NAME}: a Unix socket in {parent} would have a path of {path_bytes} bytes, above the "
+            f"{PATH_BYTES_MAX} that are possible: set TMPDIR to a shorter directory"
+        )
+    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
 
 
 def remove_left_folders() -> None:

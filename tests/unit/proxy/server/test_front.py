@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from broker.app.broker import Broker
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
 from proxy.server.front import FOLDER_PREFIX, SOCKET, remove_left_folders
 from proxy.wire import messaging_pb2 as pb
@@ -198,6 +199,16 @@ async def test_calls_without_a_right_signature_are_limited(tmp_path: Path) -> No
     async with serving(tmp_path, unauthenticatedRequestsPerSecond=5, **KEYS) as (_, client):
         found = [(await client.call("QueryRoute", ROUTE)).status.code for _ in range(30)]
         assert set(found) == {pb.UNAUTHORIZED, pb.TOO_MANY_REQUESTS}
+
+
+async def test_a_directory_with_a_long_path_has_no_room_for_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / ("d" * 100)))
+        with pytest.raises(ConfigError, match="set TMPDIR to a shorter directory"):
+            async with serving(tmp_path):
+                pass
 
 
 def test_the_folders_of_killed_proxies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
