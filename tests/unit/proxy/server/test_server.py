@@ -308,7 +308,8 @@ async def waits_at(broker: Broker) -> None:
 
 
 async def test_messages_of_a_push_consumer_have_an_owner(served: tuple[Broker, GrpcClient]) -> None:
-    """Those of a simple consumer have none: it says how long they are invisible."""
+    """Those of a simple consumer have none: it says how long they are invisible. The broker is told when the
+    answer was written."""
     broker, client = served
     await client.send("1")
     await client.send("2")
@@ -318,6 +319,7 @@ async def test_messages_of_a_push_consumer_have_an_owner(served: tuple[Broker, G
     (owned,) = state.owned("g", "tester")
     assert owned.offsets == (pushed.system_properties.queue_offset,)
     assert len(state) == 2
+    await until(lambda: state.owned("g", "tester")[0].is_delivered, "29061 with the pop")
 
 
 async def test_a_cancelled_receive_gives_its_messages_back(served: tuple[Broker, GrpcClient]) -> None:
