@@ -155,7 +155,23 @@ def remove_left_folders() -> None:
 
 
 class Relay(asyncio.Protocol):
-    """A client's connection. Bytes that come before grpcio's end is connected wait, of one read."""
+    """A client's connection. Bytes that come before grpcio's end is connected wait, of one read. There may be
+    thousands, hence the slots."""
+
+    __slots__ = (
+        "_closing",
+        "_early",
+        "_front",
+        "_inner",
+        "_is_lost",
+        "_transport",
+        "address",
+        "is_admitted",
+        "name",
+        "network",
+        "partial_bytes",
+        "partial_looks",
+    )
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -278,6 +294,8 @@ class Relay(asyncio.Protocol):
 
 class Inner(asyncio.Protocol):
     """The other end of a Relay's bytes: the connection to grpcio."""
+
+    __slots__ = ("_relay",)
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
