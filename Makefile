@@ -70,7 +70,7 @@ engines:
 	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test analytics; VENV=$(CURDIR)/.venv-spark; prepare run test spark'
 # kill -9 of `keelmq analytics stream` at random moments; its totals are exact afterwards. make kill-stream COUNT=3
 kill-stream: engines
-	KILLS=$(or $(COUNT),20) .venv/bin/python -m pytest tests/cluster/test_analytics_stream.py -q -k kill_9
+	for each in .venv .venv-spark; do KILLS=$(or $(COUNT),20) $$each/bin/python -m pytest tests/cluster/test_analytics_stream.py -q -k kill_9 || exit 1; done
 # The stream under 5,000 records a second for ten minutes; make analytics-stream-load RATE=500 SECONDS=60
 analytics-stream-load:
 	./run python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)
