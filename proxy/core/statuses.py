@@ -74,6 +74,13 @@ def status_of_dead_letter(outcome: Failed | Unknown) -> pb.Status:
     return status_of_handle(outcome)
 
 
+def status_of_offset(outcome: Failed | Unknown) -> pb.Status:
+    """As status_of(), for a request that asks for the offset of a group."""
+    if isinstance(outcome, Failed) and outcome.code == ResponseCode.QUERY_NOT_FOUND:
+        return pb.Status(code=pb.OFFSET_NOT_FOUND, message=outcome.remark)
+    return status_of(outcome)
+
+
 def status_of_transaction(outcome: Failed | Unknown) -> pb.Status:
     """As status_of(), for a request that names a transaction id. SYSTEM_ERROR: the broker has no such half
     message, or its transaction has ended in the other way."""

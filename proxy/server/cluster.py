@@ -5,7 +5,7 @@ while its group of brokers has no master: a killed master is a pause for the cli
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -28,7 +28,7 @@ from keelmq.runtime.clock import now_ms
 from proxy.core.names import Client
 from proxy.core.statuses import Refused
 from proxy.server.guard import Guard
-from proxy.server.masters import ATTEMPT_MS, BrokerRequest, Masters
+from proxy.server.masters import ATTEMPT_MS, DONE, BrokerRequest, Masters
 from proxy.wire import messaging_pb2 as pb
 
 AGAIN: Final = Backoff(first_ms=20, max_ms=300)
@@ -119,9 +119,10 @@ class Cluster:
         *,
         call: Call,
         timeout_ms: int = ATTEMPT_MS,
+        good: Collection[int] = DONE,
     ) -> Outcome[Any]:
         """Sends a request to the group's master once."""
-        request = BrokerRequest(operation, header, body, min(timeout_ms, call.left_ms), call.sender)
+        request = BrokerRequest(operation, header, body, min(timeout_ms, call.left_ms), call.sender, good)
         return await self._masters.call(route, broker_name, request)
 
     async def repeat(

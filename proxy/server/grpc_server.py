@@ -29,7 +29,7 @@ from proxy.server.cluster import ANSWER_MS, CALL_MS, Call
 from proxy.server.front import Front, Relay
 from proxy.server.guard import Guard
 from proxy.server.metrics import CallCounts
-from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService
+from proxy.server.service import ADMIN, UNIMPLEMENTED, MessagingService, Streaming, Unary
 from proxy.wire import messaging_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -156,9 +156,10 @@ class GrpcServer:
         codec = {"response_serializer": response.SerializeToString}  # handlers parse: grpcio logs a traceback
         if method.name == "Telemetry":
             return grpc.stream_stream_rpc_method_handler(self._telemetry, **codec)
-        if method.name == "ReceiveMessage":
-            receive = self.counts.streaming(method.name, self._receive_message)
-            return grpc.unary_stream_rpc_method_handler(receive, **codec)
+        stream = self._service.streaming.get(method.name)
+        if stream is not None:
+            yields = self.counts.streaming(method.name, self._streaming(method, stream, response))
+            return grpc.unary_stream_rpc_method_handler(yields, **codec)
         serve = self._service.unary.get(method.name)
         if serve is not None:
             handle = self.counts.unary(method.name, self._unary(method, serve, response))
@@ -166,7 +167,7 @@ class GrpcServer:
         return _unimplemented(UNIMPLEMENTED[method.name], streams=method.server_streaming)
 
     def _unary(
-        self, method: MethodDescriptor, serve: Callable[[Any, Call], Awaitable[Any]], response: Any
+        self, method: MethodDescriptor, serve: Unary, response: Any
     ) -> Callable[[bytes, Any], Awaitable[Any]]:
         request = _class_of(method.input_type.name)
 
@@ -181,19 +182,25 @@ class GrpcServer:
 
         return handle
 
-    async def _receive_message(
-        self, data: bytes, context: Any
-    ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
-        try:
-            async with self._call(context, len(data)) as call:
-                request = _parsed(pb.ReceiveMessageRequest, data)
-                async with aclosing(self._service.receive_message(request, call)) as answers:
+    def _streaming(
+        self, method: MethodDescriptor, serve: Streaming, response: Any
+    ) -> Callable[[bytes, Any], AsyncGenerator[Any, None]]:
+        request = _class_of(method.input_type.name)
+
+        async def handle(data: bytes, context: Any) -> AsyncGenerator[Any, None]:
+            try:
+                async with (
+                    self._call(context, len(data)) as call,
+                    aclosing(serve(_parsed(request, data), call)) as answers,
+                ):
                     async for each in answers:
                         yield each
-        except Refused as refused:
-            yield pb.ReceiveMessageResponse(status=refused.status)
-        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-            yield pb.ReceiveMessageResponse(status=self._failed("ReceiveMessage", error))
+            except Refused as refused:
+                yield response(status=refused.status)
+            except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+                yield response(status=self._failed(method.name, error))
+
+        return handle
 
     async def _telemetry(
         self, frames: AsyncIterator[bytes], context: Any

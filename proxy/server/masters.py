@@ -5,6 +5,7 @@ arrives while this broker is not the master of its group, goes over TCP to the m
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,16 +20,19 @@ from keelmq.remoting.operation import Failed, Operation, Outcome, Unknown, Wire
 from keelmq.remoting.operations.clients import SERVE_FOR_CLIENT
 
 ATTEMPT_MS: Final = 3_000
+DONE: Final = (ResponseCode.SUCCESS,)
 
 
 class BrokerRequest(msgspec.Struct, frozen=True):
-    """A request of remoting, once. sender: the client of gRPC; None: this server asks for itself."""
+    """A request of remoting, once. sender: the client of gRPC; None: this server asks for itself. good:
+    codes of answers that are no refusals."""
 
     operation: Operation[Any, Any]
     header: Wire
     body: object = None
     timeout_ms: int = ATTEMPT_MS
     sender: Sender | None = None
+    good: Collection[int] = DONE
 
 
 class Masters(Protocol):
@@ -58,7 +62,9 @@ class TcpMasters:
             header = request.sender.header()
             operation = msgspec.structs.replace(SERVE_FOR_CLIENT, response=operation.response,
                                                 response_body=operation.response_body)  # fmt: skip
-        return await self._client.call(address, operation, header, body, timeout_ms=request.timeout_ms)
+        return await self._client.call(
+            address, operation, header, body, timeout_ms=request.timeout_ms, good=request.good
+        )
 
 
 class InProcessMaster:
@@ -86,7 +92,7 @@ class InProcessMaster:
         except TimeoutError:
             return Unknown(f"no answer of this broker after {request.timeout_ms} ms")
         response = decode(frame[LENGTH_BYTES:])
-        return outcome_of(request.operation, response, sender.address, (ResponseCode.SUCCESS,))
+        return outcome_of(request.operation, response, sender.address, request.good)
 
     async def close(self) -> None:
         """Ends the requests of this server; those of clients end with the broker's ports."""

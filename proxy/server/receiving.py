@@ -71,7 +71,7 @@ class Receiving:
         self, request: pb.ReceiveMessageRequest, call: Call
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
         """Yields a status, the messages, and the time of their delivery. Raises Refused."""
-        subscription = _subscription_of(request, call)
+        subscription = subscription_of(request, call)
         pop, broker_name = await self._pop_request(request, subscription, call)
         popping = asyncio.ensure_future(self._pop(pop, broker_name, call))
         try:
@@ -311,7 +311,7 @@ def _popped(outcome: Ok[Any], pop: PopMessageRequest, broker_name: str) -> list[
     return [(*each, message) for each, message in zip(receipts, messages, strict=True)]
 
 
-def _subscription_of(request: pb.ReceiveMessageRequest, call: Call) -> Subscription:
+def subscription_of(request: pb.ReceiveMessageRequest | pb.PullMessageRequest, call: Call) -> Subscription:
     """Returns the topic and the filter. Raises Refused."""
     topic, wanted = topic_name(request.message_queue.topic, call.client), request.filter_expression
     kind = ExpressionType.SQL92 if wanted.type == pb.SQL else ExpressionType.TAG

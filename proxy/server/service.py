@@ -23,6 +23,7 @@ from proxy.core.transactions import half_message_of
 from proxy.server.cluster import Call, Cluster
 from proxy.server.guard import Guard
 from proxy.server.producers import Producers, Stream
+from proxy.server.pulling import Pulling
 from proxy.server.receiving import Receiving
 from proxy.server.renewing import Renewing
 from proxy.server.sending import Sending
@@ -35,10 +36,6 @@ Unary = Callable[[Any, Call], Awaitable[Any]]
 Streaming = Callable[[Any, Call], AsyncGenerator[Any, None]]
 
 UNIMPLEMENTED: Final[Mapping[str, str]] = {
-    "PullMessage": "use ReceiveMessage: no client of RocketMQ calls PullMessage",
-    "UpdateOffset": "brokers keep the progress of groups: acknowledge messages",
-    "GetOffset": "brokers keep the progress of groups",
-    "QueryOffset": "brokers keep the progress of groups",
     "SyncLiteSubscription": NO_LITE,
 }
 """Why an RPC is not served."""
@@ -59,7 +56,7 @@ class MessagingService:
         self._cluster, self._guard, self._producers = cluster, guard, producers
         self._renewing, self._limits, self._own_address = renewing, limits, own_address
         self._receiving = Receiving(cluster, renewing, limits)
-        sending = Sending(cluster, guard, limits)
+        sending, pulling = Sending(cluster, guard, limits), Pulling(cluster, limits)
         self.unary: Mapping[str, Unary] = {
             "QueryRoute": self.query_route,
             "Heartbeat": self.heartbeat,
@@ -71,8 +68,14 @@ class MessagingService:
             "EndTransaction": self.end_transaction,
             "NotifyClientTermination": self.notify_client_termination,
             "ChangeInvisibleDuration": self._receiving.change_invisible_duration,
+            "QueryOffset": pulling.query_offset,
+            "GetOffset": pulling.get_offset,
+            "UpdateOffset": pulling.update_offset,
         }
-        self.receive_message: Streaming = self._receiving.receive_message
+        self.streaming: Mapping[str, Streaming] = {
+            "ReceiveMessage": self._receiving.receive_message,
+            "PullMessage": pulling.pull_message,
+        }
         self._streams: set[Stream] = set()
 
     async def close(self) -> None:

@@ -21,10 +21,18 @@ from tests.attacks.judging import carried_out, seen
 from tests.attacks.model import Outcome, attack
 from tests.attacks.stage import ALICE, ALICES, BROKER_NAME, MALLORY, ORDERS, OWN, OWN_GROUP, SECRET, Stage
 from tests.attacks.topic import NAMES, OFFSETS, READ, WRITE, by_both
-from tests.unit.proxy.server.parts import METADATA, GrpcClient, handle_of, receive_request
+from tests.unit.proxy.server.parts import (
+    METADATA,
+    GrpcClient,
+    handle_of,
+    pull_request,
+    queue_of,
+    receive_request,
+)
 
 TIME: Final = "20261130T010203Z"
 TOPIC, GROUP = pb.Resource(name=ORDERS), pb.Resource(name=ALICES)
+QUEUE: Final = queue_of(BROKER_NAME, topic=TOPIC)
 PORTS: Final = (("", "grpc", ""), ("-at-replica", "grpc-replica", " at the replica"))
 """Suffix of the id, the server, the end of the sentence."""
 
@@ -123,6 +131,36 @@ async def sends(attacker: Attacker, by: Identity | None, server: str) -> Outcome
     request = pb.SendMessageRequest(messages=[message])
     answer = await call(attacker.stage, server, "SendMessage", request, by)
     return seen(await attacker.stage.end_of(ORDERS) > before, answer)
+
+
+@at_both("pull", "pulls alice's messages", asset=READ, success="the answer has a message")
+async def pulls(attacker: Attacker, by: Identity | None, server: str) -> Outcome:
+    request = pull_request(0, message_queue=QUEUE, group=pb.Resource(name=OWN_GROUP))
+    async with client_of(attacker.stage, server) as client:
+        stream = client.streaming("PullMessage", request, metadata=metadata_of(by), timeout=30.0)
+        answers = [each async for each in stream]
+    messages = [each.message for each in answers if each.HasField("message")]
+    return seen(any(SECRET in each.body for each in messages), answer_of(answers[0]))
+
+
+@at_both("commit-offset", "moves the offset of alice's group", asset=OFFSETS, success="it is moved")
+async def commits_offset(attacker: Attacker, by: Identity | None, server: str) -> Outcome:
+    request = pb.UpdateOffsetRequest(group=GROUP, message_queue=QUEUE, offset=0)
+    return carried_out(await call(attacker.stage, server, "UpdateOffset", request, by))
+
+
+@by_both("grpc/read-offset", "reads the offset of alice's group", asset=NAMES, success="the answer has it")
+async def reads_offset(attacker: Attacker, by: Identity | None) -> Outcome:
+    commit = pb.UpdateOffsetRequest(group=GROUP, message_queue=QUEUE, offset=0)
+    await call(attacker.stage, "grpc", "UpdateOffset", commit, ALICE)
+    request = pb.GetOffsetRequest(group=GROUP, message_queue=QUEUE)
+    return carried_out(await call(attacker.stage, "grpc", "GetOffset", request, by))
+
+
+@by_both("grpc/end", "reads how many messages alice's topic has", asset=NAMES, success="the answer says it")
+async def reads_end(attacker: Attacker, by: Identity | None) -> Outcome:
+    request = pb.QueryOffsetRequest(message_queue=QUEUE, query_offset_policy=pb.END)
+    return carried_out(await call(attacker.stage, "grpc", "QueryOffset", request, by))
 
 
 @by_both("grpc/route", "reads the route of alice's topic", asset=NAMES, success="the answer has its queues")

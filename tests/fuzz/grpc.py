@@ -170,7 +170,7 @@ class Round:
         try:
             if value.method == "Telemetry":
                 return await self._stream(channel, value)
-            if value.method == "ReceiveMessage":
+            if value.method in ("ReceiveMessage", "PullMessage"):
                 return await self._receive(channel, value)
             return await self._unary(channel, value)
         except grpc.aio.AioRpcError as error:
@@ -233,14 +233,15 @@ class Round:
             return "vanished"
         if value.leaves == "cancels":
             asyncio.get_running_loop().call_soon(call.cancel)
-        answers = [pb.ReceiveMessageResponse.FromString(data) async for data in call]
+        answer_of = class_of(TYPES[value.method].output_type.name).FromString
+        answers = [answer_of(data) async for data in call]
         if not answers or answers[0].WhichOneof("content") != "status":
             raise Finding("the stream does not begin with a status")
         self._judge(answers[0].status)
         messages = [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
         if messages and answers[0].status.code != pb.OK:
             raise Finding(f"messages with the status {answers[0].status.code}")
-        if messages:
+        if messages and value.method == "ReceiveMessage":
             request = pb.ReceiveMessageRequest.FromString(value.frames[0])
             for message in messages:
                 given = request.group.name, request.message_queue.topic.name, handle_of(message)

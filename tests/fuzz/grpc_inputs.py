@@ -64,8 +64,8 @@ DELIVERY_S: Final = 1_700_000_000
 WEIGHTS: Final[Mapping[str, int]] = {
     "SendMessage": 30, "ReceiveMessage": 16, "AckMessage": 24, "ChangeInvisibleDuration": 16, "Telemetry": 12,
     "EndTransaction": 16, "ForwardMessageToDeadLetterQueue": 8, "RecallMessage": 8, "QueryRoute": 8,
-    "QueryAssignment": 8, "Heartbeat": 4, "NotifyClientTermination": 3, "PullMessage": 1, "UpdateOffset": 1,
-    "GetOffset": 1, "QueryOffset": 1, "SyncLiteSubscription": 1,
+    "QueryAssignment": 8, "Heartbeat": 4, "NotifyClientTermination": 3, "PullMessage": 4, "UpdateOffset": 2,
+    "GetOffset": 2, "QueryOffset": 2, "SyncLiteSubscription": 1,
 }  # fmt: skip
 ADMIN_METHODS: Final = (
     "apache.rocketmq.v2.Admin/ChangeLogLevel", "apache.rocketmq.v2.Admin/",
@@ -172,10 +172,12 @@ def _endpoints(random: Random) -> pb.Endpoints:
     return pb.Endpoints(scheme=pb.IPv4, addresses=addresses)
 
 
-def _queue(random: Random, topic: pb.Resource | None = None) -> pb.MessageQueue:
+def _queue(random: Random, topic: pb.Resource | None = None, *, id: int | None = None) -> pb.MessageQueue:
     name = BROKER if random.random() < 0.97 else "another"
     return pb.MessageQueue(
-        topic=topic or _topic(random), id=random.choice((-1, -1, 0, 3)), broker=pb.Broker(name=name)
+        topic=topic or _topic(random),
+        id=random.choice((-1, -1, 0, 3)) if id is None else id,
+        broker=pb.Broker(name=name),
     )
 
 
@@ -347,13 +349,22 @@ VALID: Final[Mapping[str, Callable[[Random, Given, int], Any]]] = {
     "Heartbeat": lambda random, *_: pb.HeartbeatRequest(group=_group(random), client_type=pb.PUSH_CONSUMER),
     "NotifyClientTermination": lambda random, *_: pb.NotifyClientTerminationRequest(group=_group(random)),
     "PullMessage": lambda random, *_: pb.PullMessageRequest(
-        group=_group(random), message_queue=_queue(random), batch_size=8
+        group=_group(random),
+        message_queue=_queue(random, id=random.choice((0, 0, 3))),
+        offset=random.choice((0, 1, 3)),
+        batch_size=8,
+        filter_expression=_filter(random),
+        long_polling_timeout=duration(random.choice((0, 20))),
     ),
     "UpdateOffset": lambda random, *_: pb.UpdateOffsetRequest(
-        group=_group(random), message_queue=_queue(random), offset=3
+        group=_group(random), message_queue=_queue(random, id=0), offset=3
     ),
-    "GetOffset": lambda random, *_: pb.GetOffsetRequest(group=_group(random), message_queue=_queue(random)),
-    "QueryOffset": lambda random, *_: pb.QueryOffsetRequest(message_queue=_queue(random)),
+    "GetOffset": lambda random, *_: pb.GetOffsetRequest(
+        group=_group(random), message_queue=_queue(random, id=0)
+    ),
+    "QueryOffset": lambda random, *_: pb.QueryOffsetRequest(
+        message_queue=_queue(random, id=0), query_offset_policy=random.choice((pb.BEGINNING, pb.END))
+    ),
     "SyncLiteSubscription": lambda random, *_: pb.SyncLiteSubscriptionRequest(
         topic=_topic(random), group=_group(random), lite_topic_set=["l"]
     ),

@@ -185,7 +185,7 @@ class QueueReader:
         found, damaged = decoded.messages, decoded.damaged
         if damaged:
             found, damaged = await self._from_copies(queue, header, found, damaged)
-        messages, unread = _wanted(found, offset, subscription)
+        messages, unread = wanted(found, offset, subscription)
         return PullResult(
             status=PullStatus(answer.code),
             messages=messages,
@@ -409,7 +409,7 @@ def _problem(address: str, outcome: Failed | Unknown) -> PullError:
     return PullError(PullErrorKind.REFUSED, remark, outcome.code, damaged=damaged)
 
 
-def _wanted(
+def wanted(
     found: Sequence[MessageExt], offset: int, subscription: Subscription
 ) -> tuple[tuple[MessageExt, ...], list[DamagedRecord]]:
     """Returns the messages from the offset on that match, and those of them whose bodies cannot be inflated.

@@ -20,7 +20,7 @@ TOOLKIT = {
 
 ATTACKS_MIN = {
     "code": 11,
-    "grpc": 30,
+    "grpc": 42,
     "container": 44,
     "escalate": 48,
     "flood": 14,

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc.aio
 
@@ -19,6 +19,18 @@ from proxy.wire import messaging_pb2 as pb
 HOST = "127.0.0.1"
 METADATA = (("x-mq-client-id", "tester"), ("x-mq-language", "JAVA"))
 TOPIC, GROUP = pb.Resource(name="T"), pb.Resource(name="g")
+
+
+class Pulled(NamedTuple):
+    """The answers to a pull."""
+
+    status: pb.Status
+    messages: list[pb.Message]
+    next_offset: int | None
+
+    @property
+    def bodies(self) -> list[str]:
+        return [each.body.decode() for each in self.messages]
 
 
 class GrpcClient:
@@ -42,14 +54,29 @@ class GrpcClient:
     async def call(self, name: str, request: Any, **more: Any) -> Any:
         return await self.unary(name, request, **more)
 
-    def receiving(self, request: Any, *, metadata: Any = METADATA, timeout: float | None = None) -> Any:
-        """The stream of a ReceiveMessage, to iterate over or to cancel."""
+    def streaming(
+        self, name: str, request: Any, *, metadata: Any = METADATA, timeout: float | None = None
+    ) -> Any:
+        """The answers of a stream, to iterate over or to cancel."""
         method = self._channel.unary_stream(
-            f"/{SERVICE}/ReceiveMessage",
-            request_serializer=pb.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=pb.ReceiveMessageResponse.FromString,
+            f"/{SERVICE}/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=_types(name)[1].FromString,
         )
         return method(request, metadata=metadata, timeout=timeout or self.timeout_s)
+
+    def receiving(self, request: Any, **more: Any) -> Any:
+        """The stream of a ReceiveMessage."""
+        return self.streaming("ReceiveMessage", request, **more)
+
+    async def pull(self, offset: int = 0, *, metadata: Any = METADATA, **more: Any) -> "Pulled":
+        """A pull of TOPIC's queue 0."""
+        request = pull_request(offset, **more)
+        stream = self.streaming("PullMessage", request, metadata=metadata)
+        answers = [each async for each in stream]
+        ends = [each.next_offset for each in answers if each.HasField("next_offset")]
+        messages = [each.message for each in answers if each.HasField("message")]
+        return Pulled(answers[0].status, messages, ends[-1] if ends else None)
 
     def telemetry(self, *, metadata: Any = METADATA) -> Any:
         method = self._channel.stream_stream(
@@ -96,6 +123,15 @@ def receive_request(**more: Any) -> pb.ReceiveMessageRequest:
         "long_polling_timeout": duration(0),
     }
     return pb.ReceiveMessageRequest(**(known | more))
+
+
+def queue_of(broker_name: str = "broker-a", *, id: int = 0, topic: pb.Resource = TOPIC) -> pb.MessageQueue:
+    return pb.MessageQueue(topic=topic, id=id, broker=pb.Broker(name=broker_name))
+
+
+def pull_request(offset: int, **more: Any) -> pb.PullMessageRequest:
+    known = {"group": GROUP, "message_queue": queue_of(), "batch_size": 32}
+    return pb.PullMessageRequest(offset=offset, **(known | more))
 
 
 def handle_of(message: pb.Message) -> str:

@@ -40,7 +40,17 @@ from proxy.server.masters import BrokerRequest, TcpMasters
 from proxy.wire import messaging_pb2 as pb
 from tests.unit.broker.metadata.test_secure_broker import ADMIN, KEYS, MEMBER
 from tests.unit.proxy.server import parts
-from tests.unit.proxy.server.parts import GROUP, HOST, METADATA, TOPIC, GrpcClient, create, handle_of, serving
+from tests.unit.proxy.server.parts import (
+    GROUP,
+    HOST,
+    METADATA,
+    TOPIC,
+    GrpcClient,
+    create,
+    handle_of,
+    queue_of,
+    serving,
+)
 
 TIME = "20261129T221500Z"
 AUTH_CREATE_USER, AUTH_CREATE_ACL, AUTH_DELETE_ACL = 3001, 3006, 3008
@@ -136,6 +146,9 @@ CALLS = [
     ("QueryAssignment", pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP)),
     ("Heartbeat", pb.HeartbeatRequest(group=GROUP)),
     ("SendMessage", sending()),
+    ("QueryOffset", pb.QueryOffsetRequest(message_queue=queue_of())),
+    ("GetOffset", pb.GetOffsetRequest(message_queue=queue_of(), group=GROUP)),
+    ("UpdateOffset", pb.UpdateOffsetRequest(message_queue=queue_of(), group=GROUP, offset=1)),
     ("RecallMessage", pb.RecallMessageRequest(topic=TOPIC, recall_handle="h")),
     ("EndTransaction", pb.EndTransactionRequest(topic=TOPIC, transaction_id="t")),
     ("AckMessage", pb.AckMessageRequest(topic=TOPIC, group=GROUP)),
@@ -153,6 +166,7 @@ async def test_every_call_needs_a_right_signature(client: GrpcClient, metadata: 
         assert found.status.code == pb.UNAUTHORIZED, name
         assert found.status.message
     assert [each.status.code for each in await receive(client, metadata)] == [pb.UNAUTHORIZED]
+    assert (await client.pull(metadata=metadata)).status.code == pb.UNAUTHORIZED
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await settings(client, metadata, pb.Settings(publishing=pb.Publishing(topics=[TOPIC])))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -170,9 +184,11 @@ async def settings(client: GrpcClient, metadata: Any, sent: pb.Settings) -> pb.T
 
 async def test_a_user_without_rights_is_refused(client: GrpcClient) -> None:
     await client.call("SendMessage", sending(), metadata=ALICE)
-    for name, request in CALLS[:4]:
+    for name, request in CALLS[:7]:
         assert (await client.call(name, request, metadata=MALLORY)).status.code == pb.FORBIDDEN, name
     assert (await receive(client, MALLORY))[0].status.code == pb.FORBIDDEN
+    assert (await client.pull(metadata=MALLORY)).status.code == pb.FORBIDDEN
+    assert (await client.pull(metadata=MALLORY, group=pb.Resource(name="m"))).status.code == pb.FORBIDDEN
     subscribed = pb.Subscription(group=GROUP, subscriptions=[pb.SubscriptionEntry(topic=TOPIC)])
     for sent in (
         pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC])),
@@ -187,6 +203,15 @@ async def test_a_user_without_rights_is_refused(client: GrpcClient) -> None:
 async def test_an_empty_heartbeat_needs_no_right(client: GrpcClient) -> None:
     found = await client.call("Heartbeat", pb.HeartbeatRequest(), metadata=MALLORY)
     assert found.status.code == pb.OK
+
+
+async def test_a_user_with_rights_pulls(client: GrpcClient) -> None:
+    await client.call("SendMessage", sending(), metadata=ALICE)
+    found = await client.pull(metadata=ALICE)
+    assert (found.status.code, set(found.bodies)) == (pb.OK, {"one"})
+    for name, request in CALLS[4:7]:
+        answer = await client.call(name, request, metadata=ALICE)
+        assert answer.status.code in (pb.OK, pb.OFFSET_NOT_FOUND), name
 
 
 async def test_who_has_no_right_to_a_topic_does_not_learn_whether_it_exists(tmp_path: Path) -> None:
@@ -345,6 +370,7 @@ async def test_clients_of_mqproxy_have_their_own_rights(served: tuple[Broker, Gr
     async with proxied(broker, **INNER) as client:
         await test_a_user_with_rights_is_served(client)
         await test_a_user_without_rights_is_refused(client)
+        await test_a_user_with_rights_pulls(client)
         for metadata in BAD:
             for name, request in CALLS:
                 found = await client.call(name, request, metadata=metadata)
