@@ -42,6 +42,15 @@ class Sender(msgspec.Struct, frozen=True):
     address: str
     credential: Credential | None = None
 
+    def is_same_user(self, other: "Sender") -> bool:
+        """Returns whether both are of one user. Anonymous ones are all alike."""
+        return self.access_key == other.access_key
+
+    @property
+    def access_key(self) -> str:
+        """The user's name; "": it is anonymous."""
+        return "" if self.credential is None else self.credential.access_key
+
     def header(self, *, judge_only: bool = False) -> ServeForClientRequest:
         """Returns the header of 29007 for a request of this client."""
         access_key, signature, signed = self.credential or (None, None, b"")

@@ -373,15 +373,15 @@ class PopHandlers:
         return Reply(answer)
 
     async def renew(self, header: RenewPoppedRequest, call: Call) -> Reply | None:
-        """Keeps what a client of gRPC has received invisible (29061). Raises CommandError."""
+        """Keeps what a client of gRPC has received invisible, or gives it back (29061). Raises
+        CommandError."""
         await self._must_serve()
-        renewed = self._pop.renew(
-            header.consumer_group,
-            header.topic,
-            _owner(header.owner),
-            header.invisible_time,
-            _pop_times(header.delivered or ""),
-        )
+        group, topic, owner = header.consumer_group, header.topic, _owner(header.owner)
+        if header.ended:
+            renewed = self._pop.give_back(group, topic, owner, header.invisible_time)
+        else:
+            delivered = _pop_times(header.delivered or "")
+            renewed = self._pop.renew(group, topic, owner, header.invisible_time, delivered)
         if isinstance(renewed, PutRefused):
             raise CommandError(*renewed)
         answer = RenewPoppedResponse(visible_in=renewed.visible_in)

@@ -7,7 +7,7 @@ next master does not revive it again. Source: RocketMQ 5.3.3 PopReviveService, P
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from broker.metadata.core.topic_names import (
 )
 from broker.metadata.service import Metadata
 from broker.metadata.topics import Topic
-from broker.pop.core.order import OrderState, QueueOfGroup
+from broker.pop.core.order import Block, OrderState, QueueOfGroup
 from broker.pop.core.state import NO_NEXT_OFFSET, Checkpoint, Key, PopState, renewed_due_ms
 from broker.pop.group_offsets import GroupOffsets
 from broker.pop.records import (
@@ -323,12 +323,7 @@ class PopService(TermService):
                     return put
                 end, due_ms, left = put, renewed_ms, left - 1
             dues.append(due_ms)
-        known = self._metadata.topics.get(topic)
-        for queue_id in range(0 if known is None else known.queue_count):
-            place = QueueOfGroup(group, topic, queue_id)
-            block = self.order.blocks.get(place)
-            if block is None or block.owner != owner:
-                continue
+        for place, block in self._blocks_of(group, topic, owner):
             block.is_delivered = block.is_delivered or block.pop_ms in delivered
             if not block.is_delivered:
                 continue
@@ -337,6 +332,36 @@ class PopService(TermService):
                 self.order.renew(place, due_ms)
             dues.append(due_ms)
         return Renewed(end, max(min(dues) - now, 0) if dues else None)
+
+    def give_back(self, group: str, topic: str, owner: str, invisible_ms: int) -> Renewed | PutRefused:
+        """Makes what an ended client has from a topic and its retry topics visible in invisible_ms or less.
+        Its handles are valid until then, and nobody renews them. Of more than BATCH_MAX checkpoints, the next
+        call gives the others back: visible_in is not None."""
+        end, count, due_ms = 0, 0, self._clock() + invisible_ms
+        for checkpoint in self.state.owned(group, owner):
+            if origin_of(group, checkpoint.key.topic) != topic:
+                continue
+            if count == BATCH_MAX:
+                return Renewed(end, invisible_ms)
+            first_ms = min(checkpoint.due_ms, due_ms)
+            given = replace(checkpoint, invisible_ms=first_ms - checkpoint.key.pop_ms, owner="")
+            given.next_offset = NO_NEXT_OFFSET  # as in renew()
+            put = self._put(given)
+            if isinstance(put, PutRefused):
+                return put
+            end, count = put, count + 1
+        for place, block in self._blocks_of(group, topic, owner):
+            block.owner = ""
+            self.order.renew(place, min(block.due_ms, due_ms))
+        return Renewed(end, None)
+
+    def _blocks_of(self, group: str, topic: str, owner: str) -> Iterator[tuple[QueueOfGroup, Block]]:
+        known = self._metadata.topics.get(topic)
+        for queue_id in range(0 if known is None else known.queue_count):
+            place = QueueOfGroup(group, topic, queue_id)
+            block = self.order.blocks.get(place)
+            if block is not None and block.owner == owner:
+                yield place, block
 
     def _message(self, revive_queue: int, tag: bytes, body: bytes) -> MessageToStore:
         now = self._writer.tick.wall_ms or self._clock()

@@ -142,11 +142,18 @@ class Renewals(Generic[S]):
         """No broker has carried out a request."""
         self._schedule(renewal.client_id, renewal.place, now_ms + PAUSE_MS)
 
-    def ended(self, client_id: str) -> None:
-        """The client ends: its messages are not renewed any more."""
+    def sender_of(self, client_id: str) -> S | None:
+        """Returns who signs for the client; None: nothing is renewed for it."""
+        client = self._clients.get(client_id)
+        return None if client is None else client.sender
+
+    def ended(self, client_id: str) -> list[Place]:
+        """The client ends: its messages are not renewed any more. Returns where it may have some."""
         client = self._clients.pop(client_id, None)
-        if client is not None:
-            self._places -= len(client.places)
+        if client is None:
+            return []
+        self._places -= len(client.places)
+        return list(client.places)
 
     def next_due(self, now_ms: int) -> Renewal[S] | None:
         """Returns a request that is to be made now; answered() or failed() follow. None: there is none."""

@@ -36,13 +36,11 @@ from proxy.core.settings import nack_ms
 from proxy.core.statuses import OK, Refused, status_of, status_of_dead_letter, status_of_handle, total_of
 from proxy.core.times import ms_of, timestamp
 from proxy.server.cluster import CALL_MS, Call, Cluster
-from proxy.server.renewing import Renewing
+from proxy.server.renewing import BACK_MS, Renewing
 from proxy.wire import messaging_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-BACK_MS: Final = 1_000
-"""A message that its client did not get is visible again after this time."""
 POP_ANSWER_MS: Final = 3_000
 """How much longer than its poll time a pop may take."""
 POP_ROOM_MS: Final = 500

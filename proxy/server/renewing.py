@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Final
 
 from broker.clients.proxied_requests import Sender
-from keelmq.remoting.operation import Failed, Ok
-from keelmq.remoting.operations.pop import RENEW_POPPED, RenewPoppedRequest
+from keelmq.remoting.operation import Failed, Ok, Outcome
+from keelmq.remoting.operations.pop import RENEW_POPPED, RenewPoppedRequest, RenewPoppedResponse
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.tasks import cancel_all
@@ -19,6 +19,10 @@ from proxy.server.cluster import CALL_MS, Call, Cluster
 logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.5
+BACK_MS: Final = 1_000
+"""A message that its client did not get, or had when it ended, is visible again after this time."""
+GIVE_BACK_MS: Final = 1_000
+"""So long an end of a client waits for brokers."""
 IN_FLIGHT_MAX: Final = 8
 """Requests at once to a group of brokers. Those to a group that does not answer delay no others."""
 
@@ -50,9 +54,40 @@ class Renewing:
         text = "messages of %s for %s are not renewed: too many clients or topics"
         self._failures.tell(now_ms(), text, place.topic, call.client.client_id)
 
-    def ended(self, call: Call) -> None:
-        """A client says that it ends."""
-        self._renewals.ended(call.client.client_id)
+    async def ended(self, call: Call) -> None:
+        """A client says that it ends. What it has not acknowledged is visible BACK_MS later. Where a broker
+        does not answer within GIVE_BACK_MS, and at places that this proxy does not know, it is visible after
+        its invisible time."""
+        client_id = call.client.client_id
+        known = self._renewals.sender_of(client_id)
+        if known is None or not known.is_same_user(call.sender):
+            return
+        places = self._renewals.ended(client_id)
+        deadline_ms = min(call.deadline_ms, now_ms() + GIVE_BACK_MS)
+        by_broker: dict[str, list[Place]] = {}
+        for place in places:
+            by_broker.setdefault(place.broker_name, []).append(place)
+        again = Call(call.client, call.sender, deadline_ms)
+        await asyncio.gather(*(self._give_back(each, again) for each in by_broker.values()))
+
+    async def _give_back(self, places: list[Place], call: Call) -> None:
+        """Gives back what the client has at one broker."""
+        for place in places:
+            header = RenewPoppedRequest(
+                consumer_group=place.group,
+                topic=place.topic,
+                owner=call.client.client_id,
+                invisible_time=BACK_MS,
+                ended=True,
+            )
+            has_more = True
+            while has_more:
+                outcome = await self._send(place, header, call)
+                has_more = isinstance(outcome, Ok) and outcome.header.visible_in is not None
+            if not isinstance(outcome, Ok):
+                text = "messages of %s that %s had at its end are not given back: %s"
+                self._failures.tell(now_ms(), text, place.topic, call.client.client_id, outcome.remark)
+                return
 
     async def run(self) -> None:
         """Makes the requests, until it is cancelled."""
@@ -76,11 +111,11 @@ class Renewing:
 
     async def _renew(self, renewal: Renewal[Sender]) -> None:
         try:
-            await self._send(renewal)
+            await self._answered(renewal)
         finally:
             self._in_flight[renewal.place.broker_name] -= 1
 
-    async def _send(self, renewal: Renewal[Sender]) -> None:
+    async def _answered(self, renewal: Renewal[Sender]) -> None:
         place = renewal.place
         header = RenewPoppedRequest(
             consumer_group=place.group,
@@ -90,15 +125,18 @@ class Renewing:
             delivered=",".join(map(str, renewal.delivered)) or None,
         )
         call = Call(Client(renewal.client_id), renewal.sender, now_ms() + CALL_MS)
-        try:
-            outcome = await self._cluster.call(
-                place.topic, place.broker_name, RENEW_POPPED, header, call=call
-            )
-        except Refused as refused:
-            outcome = Failed(0, str(refused))
+        outcome = await self._send(place, header, call)
         if isinstance(outcome, Ok):
             self._renewals.answered(renewal, outcome.header.visible_in, now_ms())
         else:
             self._renewals.failed(renewal, now_ms())
             text = "messages of %s that %s has received cannot be renewed: %s"
             self._failures.tell(now_ms(), text, place.topic, renewal.client_id, outcome.remark)
+
+    async def _send(
+        self, place: Place, header: RenewPoppedRequest, call: Call
+    ) -> Outcome[RenewPoppedResponse]:
+        try:
+            return await self._cluster.call(place.topic, place.broker_name, RENEW_POPPED, header, call=call)
+        except Refused as refused:
+            return Failed(0, str(refused))

@@ -76,7 +76,7 @@ class MessagingService:
             "ReceiveMessage": self._receiving.receive_message,
             "PullMessage": pulling.pull_message,
         }
-        self._streams: set[Stream] = set()
+        self._streams: dict[str, list[Stream]] = {}  # by client id
 
     async def close(self) -> None:
         """Ends what runs for clients that are gone."""
@@ -84,7 +84,8 @@ class MessagingService:
 
     def clients(self) -> Counter[tuple[str, str]]:
         """Returns how many clients have a stream and have sent their settings, by type and language."""
-        return Counter(each.kind for each in self._streams if each.kind is not None)
+        streams = (each for streams in self._streams.values() for each in streams)
+        return Counter(each.kind for each in streams if each.kind is not None)
 
     async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
         """Returns the queues of a topic. Raises Refused."""
@@ -127,8 +128,12 @@ class MessagingService:
     async def notify_client_termination(
         self, request: pb.NotifyClientTerminationRequest, call: Call
     ) -> pb.NotifyClientTerminationResponse:
-        """Ends the renewals of the client's messages."""
-        self._renewing.ended(call)
+        """Gives back what the client has not acknowledged, and forgets it. Only its own user can end it."""
+        for stream in self._streams.get(call.client.client_id, ()):
+            if stream.sender.is_same_user(call.sender):
+                stream.kind = None
+                self._producers.ended(stream)
+        await self._renewing.ended(call)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def end_transaction(
@@ -149,7 +154,7 @@ class MessagingService:
         """Yields an answer to each settings of a client, and what brokers ask its producers. Raises Refused:
         the stream ends. Most streams are idle, so none keeps its last message."""
         stream = Stream(call.client, call.sender)
-        self._streams.add(stream)
+        self._streams.setdefault(call.client.client_id, []).append(stream)
         reading = asyncio.ensure_future(self._read(commands, stream, call))
         try:
             while (command := await stream.next()) is not None:
@@ -159,8 +164,14 @@ class MessagingService:
             await reading
         finally:
             self._producers.ended(stream)
-            self._streams.discard(stream)
+            self._left(stream)
             await cancel_all([reading])
+
+    def _left(self, stream: Stream) -> None:
+        streams = self._streams[stream.client.client_id]
+        streams.remove(stream)
+        if not streams:
+            del self._streams[stream.client.client_id]
 
     async def _read(self, commands: AsyncIterator[pb.TelemetryCommand], stream: Stream, call: Call) -> None:
         """Answers what the client sends. Raises Refused, also if the client does not read the answers."""

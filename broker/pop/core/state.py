@@ -110,7 +110,7 @@ class PopState:
         return self._held[revive_queue].get(key) if 0 <= revive_queue < len(self._held) else None
 
     def stored(self, checkpoint: Checkpoint, position: int) -> None:
-        """Adds a checkpoint whose record is at `position`; it may be written again later, also with a longer
+        """Adds a checkpoint whose record is at `position`; it may be written again later, also with another
         invisible time."""
         self.passed(checkpoint.revive_queue, position)
         held = self._held[checkpoint.revive_queue]
@@ -122,7 +122,7 @@ class PopState:
         if checkpoint.open:
             held[checkpoint.key] = checkpoint
             self._own(checkpoint)
-            if known is None:
+            if known is None or checkpoint.due_ms < known.due_ms:
                 self._due[checkpoint.revive_queue].push(checkpoint.due_ms, checkpoint.key)
 
     def _own(self, checkpoint: Checkpoint) -> None:

@@ -113,13 +113,15 @@ class RenewPoppedRequest(Wire):
     """Header of 29061 (ours): keeps what `owner` has received from the topic and its retry topics invisible
     for invisible_time (ms) from now. The receipt handles stay valid. delivered: times of pops, with commas,
     whose messages the client has received; those of other pops are renewed if an earlier request named
-    theirs."""
+    theirs. ended: the owner has ended, so what it has not acknowledged is visible after that time, or sooner,
+    and is not renewed any more; one call gives back a limited number; with visible_in there are more."""
 
     consumer_group: str
     topic: str
     owner: str
     invisible_time: int = Field(ge=0)
     delivered: str | None = None
+    ended: bool | None = None
 
 
 class RenewPoppedResponse(Wire):

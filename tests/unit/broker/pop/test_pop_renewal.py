@@ -12,6 +12,7 @@ from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from tests.support.pop_parts import INVISIBLE_MS, Message, Scene
 
 HALF_MS = INVISIBLE_MS // 2
+SOON_MS = 1_000
 SOME_MS = 5_000
 """The revival of a due message is not immediate."""
 
@@ -25,12 +26,19 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 async def renew(
-    scene: Scene, owner: str = "c", invisible_ms: int = INVISIBLE_MS, delivered: str = ""
+    scene: Scene,
+    owner: str = "c",
+    invisible_ms: int = INVISIBLE_MS,
+    delivered: str = "",
+    *,
+    ended: bool = False,
 ) -> int | None:
     """Returns in how many ms the first message is visible; None: the owner has none."""
     fields = {"consumerGroup": "g", "topic": "TopicA", "owner": owner, "invisibleTime": invisible_ms}
     if delivered:
         fields["delivered"] = delivered
+    if ended:
+        fields["ended"] = "true"
     reply = await scene.request(29061, fields)
     assert reply is not None and reply.code == 0, reply
     scene.tick()
@@ -239,3 +247,74 @@ def test_a_checkpoint_that_an_earlier_release_wrote_again_has_no_owner() -> None
 async def test_an_owner_is_not_long(scene: Scene) -> None:
     reply = await scene.raw_pop(owner="c" * 256)
     assert reply is not None and reply.code == 29, reply
+
+
+# -- the client has ended --------------------------------------------------------------------------------
+
+
+async def test_what_an_ended_client_has_is_visible_soon(scene: Scene) -> None:
+    """Also what nobody has said to be delivered. Its handles are valid until then."""
+    done, _ = await popped(scene, b"done", b"left")
+    scene.send(b"lost")
+    await scene.pop(owner="c")
+    assert await renew(scene, invisible_ms=SOON_MS, ended=True) is None
+    assert (await scene.ack(done)).code == 0
+    scene.run(SOON_MS - 1)
+    assert not await scene.pop()
+    scene.run(1)
+    assert sorted(message.body for message in await scene.pop()) == [b"left", b"lost"]
+    scene.run(2 * INVISIBLE_MS)
+    assert scene.retries() == 4, "each came again once, and then once more"
+
+
+async def test_nobody_renews_what_was_given_back(scene: Scene) -> None:
+    """A client may use several proxies, and one of them has not heard of its end."""
+    await popped(scene, b"a")
+    await renew(scene, invisible_ms=SOON_MS, ended=True)
+    assert await renew(scene) is None
+    scene.run(SOON_MS)
+    assert [message.body for message in await scene.pop()] == [b"a"]
+
+
+async def test_what_is_visible_sooner_stays_so(scene: Scene) -> None:
+    await popped(scene, b"a")
+    scene.run(INVISIBLE_MS - SOON_MS // 2)
+    await renew(scene, invisible_ms=SOON_MS, ended=True)
+    scene.run(SOON_MS // 2)
+    assert [message.body for message in await scene.pop()] == [b"a"]
+
+
+async def test_the_end_of_another_client_gives_nothing_back(scene: Scene) -> None:
+    await popped(scene, b"a")
+    assert await renew(scene, "other", invisible_ms=SOON_MS, ended=True) is None
+    scene.run(SOON_MS)
+    assert not await scene.pop()
+    assert await renew(scene) is not None
+
+
+async def test_a_new_master_knows_what_was_given_back(scene: Scene) -> None:
+    await popped(scene, b"a")
+    await renew(scene, invisible_ms=SOON_MS, ended=True)
+    scene.restart()
+    assert await renew(scene) is None
+    scene.run(SOON_MS)
+    assert [message.body for message in await scene.pop()] == [b"a"]
+
+
+async def test_a_queue_in_order_goes_on_soon(scene: Scene) -> None:
+    await popped(scene, b"a", order="true", queueId=0)
+    await renew(scene, invisible_ms=SOON_MS, ended=True)
+    assert not await scene.pop(order="true", queueId=0)
+    scene.run(SOON_MS)
+    assert [each.body for each in await scene.pop(order="true", queueId=0)] == [b"a"]
+
+
+async def test_a_call_gives_a_bounded_number_back(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for body in (b"a", b"b", b"c"):
+        scene.send(body)
+        await renew(scene, delivered=pop_time(await scene.pop(owner="c", maxMsgNums=1)))
+    monkeypatch.setattr(service_module, "BATCH_MAX", 2)
+    assert await renew(scene, invisible_ms=SOON_MS, ended=True) == SOON_MS
+    assert await renew(scene, invisible_ms=SOON_MS, ended=True) is None
+    scene.run(SOON_MS)
+    assert len(await scene.pop()) == 3

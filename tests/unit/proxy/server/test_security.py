@@ -33,6 +33,7 @@ from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.runtime.config import ConfigError
 from keelmq.security.signer import Credentials, optional_signer, signer_of
 from proxy.core.authorization import AUTHORIZATION, DATE_TIME, credential_of
+from proxy.core.times import duration
 from proxy.core.transactions import half_message_of
 from proxy.server.app import ProxyProgram
 from proxy.server.config import ProxyConfig
@@ -198,6 +199,26 @@ async def test_a_user_without_rights_is_refused(client: GrpcClient) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await settings(client, MALLORY, sent)
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_nobody_ends_the_client_of_another_user(served: tuple[Broker, GrpcClient]) -> None:
+    """Client ids are no secret: they are made of host, process and time."""
+    broker, client = served
+    assert broker.listeners.proxy is not None
+    sent = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
+    stream = client.telemetry(metadata=ALICE)
+    await stream.write(pb.TelemetryCommand(settings=sent))
+    assert (await stream.read()).status.code == pb.OK
+    await client.call("SendMessage", sending(), metadata=ALICE)
+    answers = await receive(client, ALICE, auto_renew=True, invisible_duration=None)
+    assert any(each.HasField("message") for each in answers)
+    request = pb.NotifyClientTerminationRequest(group=GROUP)
+    for metadata, left in ((MALLORY, 1), (signed_by("bob"), 1), (ALICE, 0)):
+        await client.call("NotifyClientTermination", request, metadata=metadata)
+        assert sum(broker.listeners.proxy.clients().values()) == left
+        answers = await receive(client, ALICE, long_polling_timeout=duration(2_000))
+        assert any(each.HasField("message") for each in answers) == (not left)
+    stream.cancel()
 
 
 async def test_an_empty_heartbeat_needs_no_right(client: GrpcClient) -> None:

@@ -322,6 +322,53 @@ async def test_messages_of_a_push_consumer_have_an_owner(served: tuple[Broker, G
     await until(lambda: state.owned("g", "tester")[0].is_delivered, "29061 with the pop")
 
 
+async def received_by_push(client: GrpcClient, body: str) -> str:
+    """Sends a message that the push consumer `tester` receives. Returns the handle."""
+    await client.send(body)
+    _, [message] = await client.receive(auto_renew=True, invisible_duration=None)
+    return handle_of(message)
+
+
+async def terminate(client: GrpcClient, *, metadata: Any = METADATA) -> None:
+    request = pb.NotifyClientTerminationRequest(group=GROUP)
+    assert (await client.call("NotifyClientTermination", request, metadata=metadata)).status.code == pb.OK
+
+
+async def test_what_an_ended_client_has_is_received_by_others(client: GrpcClient) -> None:
+    handle = await received_by_push(client, "one")
+    started_s = asyncio.get_running_loop().time()
+    await terminate(client)
+    assert (await client.receive())[0].code == pb.MESSAGE_NOT_FOUND, "the client may acknowledge it yet"
+    _, [message] = await client.receive(long_polling_timeout=duration(8_000))
+    assert (message.body, message.system_properties.delivery_attempt) == (b"one", 2)
+    assert asyncio.get_running_loop().time() - started_s < 8, "the invisible time is 60 s"
+    assert (await client.ack(handle)).status.code in (pb.OK, pb.INVALID_RECEIPT_HANDLE)
+
+
+async def test_an_ended_client_may_acknowledge_what_it_was_consuming(client: GrpcClient) -> None:
+    handle = await received_by_push(client, "one")
+    await terminate(client)
+    assert (await client.ack(handle)).status.code == pb.OK
+    assert (await client.receive(long_polling_timeout=duration(2_000)))[0].code == pb.MESSAGE_NOT_FOUND
+
+
+async def test_an_ended_client_is_counted_no_more(served: tuple[Broker, GrpcClient]) -> None:
+    """Its stream may end later."""
+    broker, client = served
+    proxy = broker.listeners.proxy
+    assert proxy is not None
+    settings = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
+    stream = client.telemetry()
+    await stream.write(pb.TelemetryCommand(settings=settings))
+    assert (await stream.read()).status.code == pb.OK
+    assert sum(proxy.clients().values()) == 1
+    await terminate(client, metadata=(("x-mq-client-id", "other"),))
+    assert sum(proxy.clients().values()) == 1
+    await terminate(client)
+    assert sum(proxy.clients().values()) == 0
+    stream.cancel()
+
+
 async def test_a_cancelled_receive_gives_its_messages_back(served: tuple[Broker, GrpcClient]) -> None:
     """Without that, they were invisible for ten minutes."""
     broker, client = served
