@@ -24,6 +24,7 @@ from keelmq.remoting.operation import (
     Call,
     CommandError,
     OperationTable,
+    Peer,
     RemoteProtocolError,
     Reply,
 )
@@ -34,6 +35,11 @@ NO_ADDRESS: Final = "127.0.0.1:1"
 """Shown as the client's address where it is not known."""
 _connection_ids = itertools.count(-1, -1)
 """Below 0: the connections of remoting have the other numbers."""
+
+
+def is_proxied(peer: Peer) -> bool:
+    """Returns whether the request was sent for a client of gRPC."""
+    return peer.connection_id < 0
 
 
 class Sender(msgspec.Struct, frozen=True):

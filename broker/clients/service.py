@@ -5,8 +5,10 @@ The registry is neither stored nor replicated: clients send a heartbeat to every
 RocketMQ 5.3.3 ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from broker.admission.send_forwarder import ForwardToMaster, answer_of_master
@@ -25,6 +27,7 @@ from broker.clients.core.registry import (
     ClientRegistry,
     Consumer,
 )
+from broker.clients.proxied_requests import is_proxied
 from broker.config.client_settings import ClientSettings
 from broker.metadata.core.topic_names import RETRY_PREFIX
 from broker.metadata.service import Metadata
@@ -73,6 +76,8 @@ logger = logging.getLogger(__name__)
 
 UNIT_SUB_FLAG: Final = 2  # bit of topicSysFlag: groups of a unit subscribe to the topic
 SCAN_PERIOD_MS: Final = 10_000
+PROXIED_MAX: Final = 50_000
+PROXIED_CHARS_MAX: Final = 2_097_152
 START_UP_MS: Final = 1_500
 """A new member of a group gets no 40 for that group until this time after its first heartbeat. Java clients
 merge the rebalance of an early 40 with the one of their start. They then find the retry topic and their own
@@ -94,6 +99,9 @@ class Clients:
     ) -> None:
         """forward_to_master: for queue locks, which only a master grants. clock: ms, monotonic."""
         self.registry = ClientRegistry()
+        self.proxied = ClientRegistry(registrations_max=PROXIED_MAX, subscription_chars_max=PROXIED_CHARS_MAX)
+        """Clients of gRPC, for 203 and 204 only: they take no queues of a group, and nothing is pushed to
+        them."""
         self.locks = QueueLocks()
         self._metadata, self._settings, self._clock = metadata, settings, clock
         self._forward_to_master = forward_to_master
@@ -127,6 +135,10 @@ class Clients:
             if config is not None:  # an unknown group does not hinder the others (broker-ops pitfall 8)
                 consumers.append(consumer_of(consumer, without_sub=data.without_sub))
         producers = [producer.group_name for producer in data.producer_data_set if producer.group_name]
+        if is_proxied(call.peer):
+            proxied = replace(client, connection_id=_number_of(client.client_id, client.caller.user))
+            self.proxied.heartbeat(proxied, consumers, producers, now_ms=self._clock())
+            return HeartbeatResponse()
         if producers:
             self._check_owner(client)
         if not call.peer.is_closing():
@@ -196,6 +208,14 @@ class Clients:
 
     async def unregister_client(self, header: UnregisterClientRequest, call: Call) -> Reply:
         """Removes the client from the groups in the header."""
+        if is_proxied(call.peer):
+            self.proxied.unregister(
+                _number_of(header.client_id, call.caller.user),
+                header.client_id,
+                producer_group=header.producer_group or "",
+                consumer_group=header.consumer_group or "",
+            )
+            return Reply()
         changed = self.registry.unregister(
             call.peer.connection_id,
             header.client_id,
@@ -230,8 +250,10 @@ class Clients:
         self._notify_started(now)
         if now < self._next_scan_ms:
             return
-        left, has_more = self.registry.expire(now_ms=now, timeout_ms=self._settings.channel_expired_timeout)
-        self._next_scan_ms = now if has_more else now + SCAN_PERIOD_MS
+        timeout_ms = self._settings.channel_expired_timeout
+        left, has_more = self.registry.expire(now_ms=now, timeout_ms=timeout_ms)
+        _, has_more_proxied = self.proxied.expire(now_ms=now, timeout_ms=timeout_ms)
+        self._next_scan_ms = now if has_more or has_more_proxied else now + SCAN_PERIOD_MS
         self._notify(left)
         self.locks.expire(now_ms=now)
 
@@ -290,31 +312,39 @@ class Clients:
         return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids))
 
     async def get_consumer_connections(self, header: ConsumerGroupRequest, call: Call) -> Reply:
-        """Returns members, subscriptions and settings of a group (203). Raises CommandError if it has no
-        member."""
-        group = self.registry.consumers.get(header.consumer_group)
-        if group is None:
+        """Returns members (of gRPC, too), subscriptions and settings of a group (203). Raises CommandError if
+        it has no member."""
+        name = header.consumer_group
+        found = [each.consumers[name] for each in (self.registry, self.proxied) if name in each.consumers]
+        if not found:
             remark = f"the consumer group[{header.consumer_group}] not online"
             raise CommandError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
         return Reply(
             body=ConsumerConnectionBody(
-                connection_set=connection_bodies(group.members.values()),
+                connection_set=connection_bodies(
+                    member for group in found for member in group.members.values()
+                ),
                 subscription_table={
-                    topic: subscription_body(each) for topic, each in sorted(group.subscriptions.items())
+                    topic: subscription_body(each)
+                    for group in reversed(found)
+                    for topic, each in sorted(group.subscriptions.items())
                 },
-                consume_type=group.consume_type,
-                message_model=group.message_model,
-                consume_from_where=group.consume_from_where,
+                consume_type=found[0].consume_type,
+                message_model=found[0].message_model,
+                consume_from_where=found[0].consume_from_where,
             )
         )
 
     async def get_producer_connections(self, header: ProducerGroupRequest, call: Call) -> Reply:
-        """Returns the members of a producer group (204). Raises CommandError if it has none."""
-        members = self.registry.producers.get(header.producer_group)
-        if members is None:
+        """Returns the members of a producer group (204). Raises CommandError if it has none. The producers of
+        gRPC that send to a topic are a group with the topic's name."""
+        name = header.producer_group
+        found = [each.producers.get(name, {}) for each in (self.registry, self.proxied)]
+        members = [member for table in found for member in table.values()]
+        if not members:
             remark = f"the producer group[{header.producer_group}] not exist"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        return Reply(body=ProducerConnectionBody(connection_set=connection_bodies(members.values())))
+        return Reply(body=ProducerConnectionBody(connection_set=connection_bodies(members)))
 
     # -- queue locks -------------------------------------------------------------------------------------
 
@@ -367,6 +397,12 @@ class Clients:
         return await answer_of_master(
             self._metadata.gate, self._forward_to_master, operation, Empty(), marked
         )
+
+
+def _number_of(client_id: str, user: str) -> int:
+    """Returns what stands for the connection of a client of gRPC: it may use several, to several proxies."""
+    digest = hashlib.blake2b(f"{user}\0{client_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest)
 
 
 def _body_of(call: Call, kind: type[Body]) -> Body:

@@ -3,6 +3,7 @@
 Source: RocketMQ 5.3.3; names in its spelling.
 """
 
+import re
 from enum import IntEnum
 
 
@@ -317,3 +318,26 @@ MASTER_ID = 0
 
 PERM_READ = 4
 PERM_WRITE = 2
+
+FIRST_REGULAR = 213
+"""The ordinal of V4_0_0; from there on each release has two, the first one for its snapshot."""
+REGULAR = 400
+NEWEST = 999
+_RELEASE = re.compile(r"[vV]?(\d)\.(\d)\.(\d)(?!\d)")
+
+
+def version_text(version: int) -> str:
+    """479 -> "V5_3_3"; the number itself for releases before 4.0.0."""
+    if version < FIRST_REGULAR - 1:
+        return str(version)
+    number, is_release = divmod(version - FIRST_REGULAR + 1, 2)
+    major, rest = divmod(REGULAR + number, 100)
+    minor, patch = divmod(rest, 10)
+    return f"V{major}_{minor}_{patch}{'' if is_release else '_SNAPSHOT'}"
+
+
+def version_ordinal(text: str) -> int:
+    """ "5.3.3" -> 479; 0 for a text that names no release from 4.0.0 on."""
+    found = _RELEASE.match(text)
+    number = 0 if found is None else int("".join(found.groups()))
+    return FIRST_REGULAR + 2 * (number - REGULAR) if REGULAR <= number <= NEWEST else 0

@@ -12,9 +12,11 @@ from proxy.wire import messaging_pb2 as pb
 CLIENT_ID: Final = "x-mq-client-id"
 NAMESPACE: Final = "x-mq-namespace"
 LANGUAGE: Final = "x-mq-language"
+VERSION: Final = "x-mq-client-version"
 NODE: Final = "HTTP"
 """What the Node client sends as its language."""
 CLIENT_ID_CHARACTERS_MAX: Final = 255
+VERSION_CHARACTERS_MAX: Final = 32
 NAME_BYTES_MAX: Final = 255
 
 
@@ -24,6 +26,7 @@ class Client(msgspec.Struct, frozen=True):
     client_id: str
     namespace: str = ""
     language: str = ""
+    version: str = ""
 
     @property
     def is_node(self) -> bool:
@@ -38,7 +41,12 @@ def client_of(metadata: Mapping[str, str]) -> Client:
         raise Refused(pb.CLIENT_ID_REQUIRED, f"the call has no {CLIENT_ID}")
     if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
         raise Refused(pb.BAD_REQUEST, f"{CLIENT_ID} has more than {CLIENT_ID_CHARACTERS_MAX} characters")
-    return Client(client_id, metadata.get(NAMESPACE, ""), metadata.get(LANGUAGE, "").upper())
+    return Client(
+        client_id,
+        metadata.get(NAMESPACE, ""),
+        metadata.get(LANGUAGE, "").upper(),
+        metadata.get(VERSION, "")[:VERSION_CHARACTERS_MAX],
+    )
 
 
 def topic_name(topic: pb.Resource, client: Client) -> str:

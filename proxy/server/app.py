@@ -35,6 +35,7 @@ from proxy.server.front import Front
 from proxy.server.grpc_server import GrpcServer, ServerSettings
 from proxy.server.guard import Guard, Judge, judge_of
 from proxy.server.masters import BrokerRequest, InProcessMaster, Masters, TcpMasters
+from proxy.server.members import Members
 from proxy.server.metrics import CLUSTER, LOCAL, scrape
 from proxy.server.producers import Producers
 from proxy.server.renewing import Renewing
@@ -102,6 +103,7 @@ class ProxyServer(AsyncLife):
             guard,
             self._producers,
             self._renewing,
+            Members(self._cluster),
             message_limits,
             lambda: self.address,
         )

@@ -28,7 +28,7 @@ from keelmq.runtime.clock import now_ms
 from proxy.core.names import Client
 from proxy.core.statuses import Refused
 from proxy.server.guard import Guard
-from proxy.server.masters import ATTEMPT_MS, DONE, BrokerRequest, Masters
+from proxy.server.masters import ATTEMPT_MS, DONE, BrokerRequest, Identity, Masters
 from proxy.wire import messaging_pb2 as pb
 
 AGAIN: Final = Backoff(first_ms=20, max_ms=300)
@@ -120,9 +120,12 @@ class Cluster:
         call: Call,
         timeout_ms: int = ATTEMPT_MS,
         good: Collection[int] = DONE,
+        identity: Identity | None = None,
     ) -> Outcome[Any]:
         """Sends a request to the group's master once."""
-        request = BrokerRequest(operation, header, body, min(timeout_ms, call.left_ms), call.sender, good)
+        request = BrokerRequest(
+            operation, header, body, min(timeout_ms, call.left_ms), call.sender, good, identity
+        )
         return await self._masters.call(route, broker_name, request)
 
     async def repeat(

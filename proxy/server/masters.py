@@ -6,7 +6,7 @@ arrives while this broker is not the master of its group, goes over TCP to the m
 
 import asyncio
 from collections.abc import Collection
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,7 +14,7 @@ from broker.clients.proxied_requests import NO_ADDRESS, ProxiedRequests, Sender
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.remoting.client import RemotingClient, outcome_of
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.command import decode, encode, request_command
+from keelmq.remoting.command import RemotingCommand, decode, encode, request_command
 from keelmq.remoting.frame import LENGTH_BYTES
 from keelmq.remoting.operation import Failed, Operation, Outcome, Unknown, Wire
 from keelmq.remoting.operations.clients import SERVE_FOR_CLIENT
@@ -23,9 +23,17 @@ ATTEMPT_MS: Final = 3_000
 DONE: Final = (ResponseCode.SUCCESS,)
 
 
+class Identity(NamedTuple):
+    """What a heartbeat says of its client. version: see keelmq.remoting.codes.py."""
+
+    language: str
+    version: int
+
+
 class BrokerRequest(msgspec.Struct, frozen=True):
     """A request of remoting, once. sender: the client of gRPC; None: this server asks for itself. good:
-    codes of answers that are no refusals."""
+    codes of answers that are no refusals. identity: of a client, for which the request is then served (29007)
+    also where nothing is checked; None: it does not matter."""
 
     operation: Operation[Any, Any]
     header: Wire
@@ -33,6 +41,14 @@ class BrokerRequest(msgspec.Struct, frozen=True):
     timeout_ms: int = ATTEMPT_MS
     sender: Sender | None = None
     good: Collection[int] = DONE
+    identity: Identity | None = None
+
+    def command(self) -> RemotingCommand:
+        """Returns the request, without an opaque."""
+        command = request_command(self.operation, self.header, self.body)
+        if self.identity is not None:
+            command.language, command.version = self.identity
+        return command
 
 
 class Masters(Protocol):
@@ -57,8 +73,8 @@ class TcpMasters:
         if address is None:
             return Failed(ResponseCode.SERVICE_NOT_AVAILABLE, route.why_not_writable(broker_name))
         operation, header, body = request.operation, request.header, request.body
-        if self._for_clients and request.sender is not None:
-            body = encode(request_command(operation, header, body))
+        if request.sender is not None and (self._for_clients or request.identity is not None):
+            body = encode(request.command())
             header = request.sender.header()
             operation = msgspec.structs.replace(SERVE_FOR_CLIENT, response=operation.response,
                                                 response_body=operation.response_body)  # fmt: skip
@@ -83,7 +99,7 @@ class InProcessMaster:
 
     async def serve(self, request: BrokerRequest) -> Outcome[Any]:
         """Returns what this broker answers, whatever its role is."""
-        command = request_command(request.operation, request.header, request.body)
+        command = request.command()
         requests = self._own if request.sender is None else self._requests
         sender = request.sender or Sender(NO_ADDRESS)
         try:

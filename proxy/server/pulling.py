@@ -41,6 +41,7 @@ from proxy.core.names import group_name, topic_name
 from proxy.core.statuses import OK, Refused, status_of, status_of_offset
 from proxy.core.times import ms_of
 from proxy.server.cluster import Call, Cluster
+from proxy.server.members import Members
 from proxy.server.receiving import NOTHING, POP_ANSWER_MS, POP_ROOM_MS, subscription_of
 from proxy.wire import messaging_pb2 as pb
 
@@ -50,8 +51,8 @@ TIME_MS_MAX: Final = (1 << 63) - 1
 
 
 class Pulling:
-    def __init__(self, cluster: Cluster, limits: Limits) -> None:
-        self._cluster, self._limits = cluster, limits
+    def __init__(self, cluster: Cluster, members: Members, limits: Limits) -> None:
+        self._cluster, self._members, self._limits = cluster, members, limits
         self._failures = RateLimitedLogger(logger, level=logging.WARNING)
 
     async def pull_message(
@@ -61,6 +62,7 @@ class Pulling:
         (MESSAGE_NOT_FOUND), or none at this offset (ILLEGAL_OFFSET). Raises Refused."""
         group, queue = group_name(request.group, call.client), _queue_of(request.message_queue, call)
         subscription, offset = subscription_of(request, call), _checked(request.offset)
+        self._members.consumes(call, group, queue.broker_name, subscription, is_push=False)
         # A client that does not say how long it waits gets what is there.
         poll_ms = min(ms_of(request.long_polling_timeout), self._limits.poll_ms_max)
         header = PullMessageRequest(

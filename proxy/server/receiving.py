@@ -36,6 +36,7 @@ from proxy.core.settings import nack_ms
 from proxy.core.statuses import OK, Refused, status_of, status_of_dead_letter, status_of_handle, total_of
 from proxy.core.times import ms_of, timestamp
 from proxy.server.cluster import CALL_MS, Call, Cluster
+from proxy.server.members import Members
 from proxy.server.renewing import BACK_MS, Renewing
 from proxy.wire import messaging_pb2 as pb
 
@@ -54,8 +55,8 @@ CLOSE_S: Final = 0.5
 
 
 class Receiving:
-    def __init__(self, cluster: Cluster, renewing: Renewing, limits: Limits) -> None:
-        self._cluster, self._renewing, self._limits = cluster, renewing, limits
+    def __init__(self, cluster: Cluster, renewing: Renewing, members: Members, limits: Limits) -> None:
+        self._cluster, self._renewing, self._members, self._limits = cluster, renewing, members, limits
         self._returning: set[asyncio.Task[None]] = set()
         self._failures = RateLimitedLogger(logger, level=logging.WARNING)
 
@@ -71,6 +72,9 @@ class Receiving:
         """Yields a status, the messages, and the time of their delivery. Raises Refused."""
         subscription = subscription_of(request, call)
         pop, broker_name = await self._pop_request(request, subscription, call)
+        self._members.consumes(
+            call, pop.consumer_group, broker_name, subscription, is_push=request.auto_renew
+        )
         popping = asyncio.ensure_future(self._pop(pop, broker_name, call))
         try:
             outcome = await asyncio.shield(popping)

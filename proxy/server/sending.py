@@ -29,6 +29,7 @@ from proxy.core.statuses import OK, Refused, status_of, total_of
 from proxy.core.transactions import HalfMessage
 from proxy.server.cluster import Call, Cluster
 from proxy.server.guard import Guard
+from proxy.server.members import Members
 from proxy.wire import messaging_pb2 as pb
 
 PRODUCER_GROUP: Final = "KEELMQ_PROXY"
@@ -38,8 +39,8 @@ HANDLE_CHARACTERS_MAX: Final = 2_048
 
 
 class Sending:
-    def __init__(self, cluster: Cluster, guard: Guard, limits: Limits) -> None:
-        self._cluster, self._guard, self._limits = cluster, guard, limits
+    def __init__(self, cluster: Cluster, guard: Guard, members: Members, limits: Limits) -> None:
+        self._cluster, self._guard, self._members, self._limits = cluster, guard, members, limits
         self._choosers: OrderedDict[str, QueueChooser] = OrderedDict()
 
     async def send_message(self, request: pb.SendMessageRequest, call: Call) -> pb.SendMessageResponse:
@@ -58,6 +59,8 @@ class Sending:
             entries = await self._send_batch(topic, sent, call)
         else:
             entries = [await self._send_one(topic, each, call) for each in sent]
+        for broker_name in route.addresses:
+            self._members.produces(call, topic, broker_name)
         return pb.SendMessageResponse(status=total_of(each.status for each in entries), entries=entries)
 
     def _topic(self, request: pb.SendMessageRequest, call: Call) -> str:

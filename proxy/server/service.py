@@ -6,6 +6,7 @@ known."""
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from keelmq.remoting.codes import PERM_READ
@@ -22,6 +23,7 @@ from proxy.core.statuses import NO_LITE, OK, Refused, status_of_transaction
 from proxy.core.transactions import half_message_of
 from proxy.server.cluster import Call, Cluster
 from proxy.server.guard import Guard
+from proxy.server.members import Members
 from proxy.server.producers import Producers, Stream
 from proxy.server.pulling import Pulling
 from proxy.server.receiving import Receiving
@@ -49,14 +51,16 @@ class MessagingService:
         guard: Guard,
         producers: Producers,
         renewing: Renewing,
+        members: Members,
         limits: Limits,
         own_address: Callable[[], str],
     ) -> None:
         """own_address: host:port of this proxy, for a client that does not say which endpoints it uses."""
         self._cluster, self._guard, self._producers = cluster, guard, producers
-        self._renewing, self._limits, self._own_address = renewing, limits, own_address
-        self._receiving = Receiving(cluster, renewing, limits)
-        sending, pulling = Sending(cluster, guard, limits), Pulling(cluster, limits)
+        self._renewing, self._members = renewing, members
+        self._limits, self._own_address = limits, own_address
+        self._receiving = Receiving(cluster, renewing, members, limits)
+        sending, pulling = Sending(cluster, guard, members, limits), Pulling(cluster, members, limits)
         self.unary: Mapping[str, Unary] = {
             "QueryRoute": self.query_route,
             "Heartbeat": self.heartbeat,
@@ -81,6 +85,7 @@ class MessagingService:
     async def close(self) -> None:
         """Ends what runs for clients that are gone."""
         await self._receiving.close()
+        await self._members.close()
 
     def clients(self) -> Counter[tuple[str, str]]:
         """Returns how many clients have a stream and have sent their settings, by type and language."""
@@ -123,6 +128,7 @@ class MessagingService:
             group = group_name(request.group, call.client)
             await self._guard.may_consume(group, [], call.client.client_id, call.sender)
         self._renewing.heard(call)
+        self._members.heard(call)
         return pb.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -133,6 +139,7 @@ class MessagingService:
             if stream.sender.is_same_user(call.sender):
                 stream.kind = None
                 self._producers.ended(stream)
+        self._members.ended(call)
         await self._renewing.ended(call)
         return pb.NotifyClientTerminationResponse(status=OK)
 
@@ -195,6 +202,7 @@ class MessagingService:
         stream.kind = kind_of(settings)
         if settings.WhichOneof("pub_sub") == "publishing":
             self._producers.publishes(stream, settings.publishing)
+            await self._shown(stream, call)
         group: SubscriptionGroupConfig | None = None
         if settings.WhichOneof("pub_sub") == "subscription":
             try:
@@ -203,6 +211,13 @@ class MessagingService:
             except TimeoutError:
                 group = None
         return completed(settings, call.client, self._limits, group)
+
+    async def _shown(self, stream: Stream, call: Call) -> None:
+        """The brokers of its topics show a producer. Topics that do not exist yet have none."""
+        for topic in stream.topics:
+            with suppress(Refused):
+                for broker_name in (await self._cluster.route(topic, call)).addresses:
+                    self._members.produces(call, topic, broker_name)
 
     async def _check_rights(self, settings: pb.Settings, call: Call) -> None:
         """Settings are the heartbeat of remoting, and a producer is asked about half messages of its topics.

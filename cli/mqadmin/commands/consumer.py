@@ -19,7 +19,7 @@ from keelmq.client.admin.places import ask_brokers
 from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, members_of, owners_of, progress_of
 from keelmq.health.findings import plural
 from keelmq.remoting.booleans import is_true
-from keelmq.remoting.codes import MASTER_ID, PERM_READ, ResponseCode
+from keelmq.remoting.codes import MASTER_ID, PERM_READ, ResponseCode, version_text
 from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey, queue_json
@@ -102,7 +102,7 @@ async def _all_groups(admin: AdminClient, namesrv_addr: str) -> Output:
         {
             "consumerGroup": row.group,
             "count": row.members,
-            "version": layouts_group.version_text(row.version) if row.members else "OFFLINE",
+            "version": version_text(row.version) if row.members else "OFFLINE",
             "consumeType": row.consume_type,
             "messageModel": row.message_model,
             "consumeTps": row.tps,

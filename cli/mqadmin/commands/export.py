@@ -14,12 +14,11 @@ import typer
 
 from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.speed import counter_of, day_sum
-from cli.mqadmin.layouts.group import version_text
 from cli.mqadmin.shell import Action, Output, command, dump, explain
 from cli.mqadmin.targets import Where, at_brokers, brokers_of_cluster, on_each
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.address_text import parse_addresses
-from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.codes import MASTER_ID, ResponseCode, version_text
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cli.mqadmin.layouts.broker import time_text
 from keelmq.client.admin.groups import QueueProgress
+from keelmq.remoting.codes import version_text
 from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody, ResetRow
 from keelmq.remoting.queue_map import QueueKey
 
@@ -17,20 +18,7 @@ _QUEUE = "%-64s  %-32s  %-4s  %-20s  %-20s  "
 _CONNECTION = "%-36s %-22s %-10s %s"
 _STATUS = "%-10s %-40s %-20s %s"
 _OFFSET = "%-40s  %-40s  %-40s"
-FIRST_REGULAR = 213
-"""The ordinal of V4_0_0; from there on each version has two, the first one for its snapshot."""
-REGULAR = 400
 TYPES = {"CONSUME_ACTIVELY": "PULL", "CONSUME_PASSIVELY": "PUSH", "CONSUME_POP": "POP"}
-
-
-def version_text(version: int) -> str:
-    """479 -> "V5_3_3"; the number itself for releases before 4.0.0."""
-    if version < FIRST_REGULAR - 1:
-        return str(version)
-    number, is_release = divmod(version - FIRST_REGULAR + 1, 2)
-    major, rest = divmod(REGULAR + number, 100)
-    minor, patch = divmod(rest, 10)
-    return f"V{major}_{minor}_{patch}{'' if is_release else '_SNAPSHOT'}"
 
 
 class GroupRow(NamedTuple):

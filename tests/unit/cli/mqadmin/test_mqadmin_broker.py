@@ -14,13 +14,13 @@ from typer.testing import Result
 
 from broker.app.broker import Broker
 from cli.mqadmin.json_rows import read_rows
-from cli.mqadmin.layouts.group import version_text
 from cli.mqadmin.targets import Target, changed
 from keelmq.client import Message, MessageQueue, Producer
 from keelmq.client.admin import ServerResult
 from keelmq.client.message import decode_messages
 from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import version_text
 from keelmq.remoting.config_store import ConfigSources
 from keelmq.remoting.operation import Call, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations import clients

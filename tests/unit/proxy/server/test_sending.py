@@ -18,6 +18,7 @@ from proxy.server.app import OwnRoutes
 from proxy.server.cluster import Call, Cluster
 from proxy.server.guard import Guard
 from proxy.server.masters import BrokerRequest, InProcessMaster, TcpMasters
+from proxy.server.members import Members
 from proxy.server.sending import Sending
 from proxy.wire import messaging_pb2 as pb
 from tests.unit.proxy.server.parts import TOPIC, serving
@@ -68,7 +69,7 @@ async def test_which_answers_are_followed_by_another_attempt(
             message = pb.Message(topic=TOPIC, body=b"one", system_properties=system)
             call = Call(Client("tester"), Sender(NO_ADDRESS), now_ms() + 5_000)
             request = pb.SendMessageRequest(messages=[message])
-            answer = await Sending(cluster, guard, Limits()).send_message(request, call)
+            answer = await Sending(cluster, guard, Members(cluster), Limits()).send_message(request, call)
         finally:
             await cluster.close()
             await master.close()
