@@ -155,6 +155,14 @@ class Cluster:
             except (RouteError, TimeoutError):
                 continue
 
+    async def lacks(self, topic: str, broker_name: str) -> bool:
+        """Returns whether name servers have answered that the topic has no such group of brokers now."""
+        try:
+            route = await self._routes.find(topic)
+        except RouteError as error:
+            return error.code == ResponseCode.TOPIC_NOT_EXIST
+        return broker_name not in route.addresses
+
     # -- facts -------------------------------------------------------------------------------------------
 
     async def topic_config(self, topic: str, route: TopicRoute) -> TopicConfig | None:

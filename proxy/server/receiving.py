@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from broker.admission.send_forwarder import is_too_early
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
 from keelmq.client.message import decode_messages
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, RemoteProtocolError
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Outcome, RemoteProtocolError, Wire
 from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK
 from keelmq.remoting.operations.pop import (
     ACK_MESSAGE,
@@ -26,6 +27,7 @@ from keelmq.remoting.operations.pop import (
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.tasks import cancel_all
+from proxy.core.absences import GONE_MS, Absences
 from proxy.core.handles import Receipt, batch_ack_of, receipt_of, receipts_of
 from proxy.core.limits import BATCH_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, Limits
 from proxy.core.messages import message_of
@@ -57,6 +59,7 @@ CLOSE_S: Final = 0.5
 class Receiving:
     def __init__(self, cluster: Cluster, renewing: Renewing, members: Members, limits: Limits) -> None:
         self._cluster, self._renewing, self._members, self._limits = cluster, renewing, members, limits
+        self._absences = Absences()
         self._returning: set[asyncio.Task[None]] = set()
         self._failures = RateLimitedLogger(logger, level=logging.WARNING)
 
@@ -242,9 +245,7 @@ class Receiving:
     async def _ack(self, handle: str, group: str, topic: str, call: Call) -> pb.Status:
         try:
             receipt = receipt_of(handle, group=group, topic=topic)
-            outcome = await self._cluster.call(
-                topic, receipt.broker_name, ACK_MESSAGE, receipt.ack(), call=call
-            )
+            outcome = await self._call(receipt, ACK_MESSAGE, receipt.ack(), call)
         except Refused as refused:
             return refused.status
         return OK if isinstance(outcome, Ok) else status_of_handle(outcome)
@@ -277,9 +278,7 @@ class Receiving:
         group, topic = group_name(request.group, call.client), topic_name(request.topic, call.client)
         receipt = receipt_of(request.receipt_handle, group=group, topic=topic)
         header = receipt.send_back(request.message_id)
-        outcome = await self._cluster.call(
-            topic, receipt.broker_name, CONSUMER_SEND_MSG_BACK, header, call=call
-        )
+        outcome = await self._call(receipt, CONSUMER_SEND_MSG_BACK, header, call)
         if not isinstance(outcome, Ok):
             return pb.ForwardMessageToDeadLetterQueueResponse(status=status_of_dead_letter(outcome))
         status = await self._ack(request.receipt_handle, group, topic, call)
@@ -288,13 +287,34 @@ class Receiving:
     async def _change(
         self, receipt: Receipt, invisible_ms: int, call: Call, *, suspend: bool
     ) -> Outcome[Any]:
-        return await self._cluster.call(
-            receipt.topic,
-            receipt.broker_name,
-            CHANGE_MESSAGE_INVISIBLETIME,
-            receipt.change(invisible_ms, suspend=suspend),
-            call=call,
-        )
+        header = receipt.change(invisible_ms, suspend=suspend)
+        return await self._call(receipt, CHANGE_MESSAGE_INVISIBLETIME, header, call)
+
+    async def _call(
+        self, receipt: Receipt, operation: Operation[Any, Any], header: Wire, call: Call
+    ) -> Outcome[Any]:
+        """Sends a request about a popped message to its broker. Raises Refused: there is no route, or no such
+        broker any more."""
+        name = receipt.broker_name
+        try:
+            outcome = await self._cluster.call(receipt.topic, name, operation, header, call=call)
+        except Refused:
+            await self._check_broker(receipt)
+            raise
+        if isinstance(outcome, Ok):
+            self._absences.answered(name)
+        elif is_too_early(outcome):
+            await self._check_broker(receipt)
+        return outcome
+
+    async def _check_broker(self, receipt: Receipt) -> None:
+        """Raises Refused: see Absences."""
+        name = receipt.broker_name
+        if await self._cluster.lacks(receipt.topic, name) and self._absences.is_gone(
+            receipt, now_ms=now_ms(), wall_ms=wall_ms()
+        ):
+            remark = f"name servers have not known broker {name} for {GONE_MS // 60_000} min: the message is"
+            raise Refused(pb.INVALID_RECEIPT_HANDLE, f"{remark} visible again if the broker comes back")
 
 
 def _changed(status: pb.Status, handle: str) -> pb.ChangeInvisibleDurationResponse:

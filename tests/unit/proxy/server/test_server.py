@@ -189,6 +189,31 @@ async def test_handles_that_are_garbage(client: GrpcClient) -> None:
     assert [each.receipt_handle for each in answer.entries] == [good, *bad]
 
 
+async def test_a_handle_of_a_broker_that_is_gone_ends(
+    client: GrpcClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Push consumers repeat every other refusal for ever."""
+    client.timeout_s = 0.5
+    await client.send("one")
+    _, [message] = await client.receive()
+    start_s, popped_ms = handle_of(message).split(" ")[4:6]
+    gone = handle_of(message).replace("broker-a", "nobody")
+    old = gone.replace(f" {start_s} {popped_ms} ", f" {start_s} 1700000000000 ", 1)
+    for _ in range(2):
+        answer = await client.ack(old, handle_of(message))
+        assert [each.status.code for each in answer.entries][1] in (pb.OK, pb.INVALID_RECEIPT_HANDLE)
+        assert answer.entries[0].status.code == pb.HA_NOT_AVAILABLE, "its members may be back soon"
+    monkeypatch.setattr("proxy.core.absences.GONE_MS", 0)
+    for handle, code in ((old, pb.INVALID_RECEIPT_HANDLE), (gone, pb.HA_NOT_AVAILABLE)):
+        assert (await client.ack(handle)).status.code == code
+        change = pb.ChangeInvisibleDurationRequest(
+            group=GROUP, topic=TOPIC, receipt_handle=handle, invisible_duration=duration(0)
+        )
+        assert (await client.call("ChangeInvisibleDuration", change)).status.code == code
+        forward = pb.ForwardMessageToDeadLetterQueueRequest(group=GROUP, topic=TOPIC, receipt_handle=handle)
+        assert (await client.call("ForwardMessageToDeadLetterQueue", forward)).status.code == code
+
+
 async def no_request(header: Any, call: Call) -> Any:
     raise CommandError(ResponseCode.SYSTEM_ERROR, "this request is not expected")
 
