@@ -28,7 +28,7 @@ from keelmq.runtime.tls.settings import TlsConfig, client_tls, server_tls
 from keelmq.security.http_access import program_policy
 from keelmq.security.signer import Signer, optional_signer
 from proxy.core.limits import Limits
-from proxy.server.broker_judge import BrokerJudge
+from proxy.server.broker_judge import BrokerJudge, MissingKey
 from proxy.server.cluster import Cluster, Routes
 from proxy.server.config import ProxyConfig
 from proxy.server.front import Front
@@ -73,7 +73,8 @@ class ProxyServer(AsyncLife):
         which signer signs as a member; None: without a broker in this process, nothing is checked.
         server_tls, limits: of the ports of this process. parts: of the broker in it; None: there is none."""
         pushed = OperationTable()
-        self._client = RemotingClient(pushed, tls=client_tls(tls), signer=signer)
+        on_refused = MissingKey().refused if parts is None and signer is None else None
+        self._client = RemotingClient(pushed, tls=client_tls(tls), signer=signer, on_refused=on_refused)
         judge: Judge | None = None
         if parts is not None:
             judge = judge_of(parts.requests)

@@ -402,11 +402,38 @@ async def test_clients_of_mqproxy_have_their_own_rights(served: tuple[Broker, Gr
         assert (await client.call("SendMessage", sending(), metadata=ALICE)).status.code == pb.FORBIDDEN
 
 
-async def test_mqproxy_with_a_wrong_key_serves_nobody(served: tuple[Broker, GrpcClient]) -> None:
-    wrong = json.dumps({"accessKey": "inner", "secretKey": "wrong"})
+@pytest.mark.parametrize("key", [("inner", "wrong"), ("alice", "alice-secret")], ids=["wrong", "no member"])
+async def test_mqproxy_with_a_wrong_key_serves_nobody(
+    served: tuple[Broker, GrpcClient], key: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says once what to set."""
+    wrong = json.dumps({"accessKey": key[0], "secretKey": key[1]})
     async with proxied(served[0], innerClientAuthenticationCredentials=wrong) as client:
-        found = await client.call("SendMessage", sending(), metadata=ALICE)
-        assert found.status.code == pb.UNAUTHORIZED
+        for _ in range(3):
+            found = await client.call("SendMessage", sending(), metadata=ALICE)
+            assert found.status.code == pb.UNAUTHORIZED
+    assert caplog.text.count("refuses the key of this proxy") == 1
+    assert "set innerClientAuthenticationCredentials" in caplog.text
+
+
+async def test_mqproxy_without_a_key_says_once_what_to_set(
+    served: tuple[Broker, GrpcClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with proxied(served[0], authenticationEnabled=False) as client:
+        for _ in range(3):
+            found = await client.call("SendMessage", sending(), metadata=ALICE)
+            assert found.status.code != pb.OK
+    assert caplog.text.count("this proxy has no key: set authenticationEnabled=true") == 1
+
+
+async def test_a_wrong_signature_of_a_client_is_no_wrong_key(
+    served: tuple[Broker, GrpcClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with proxied(served[0], **INNER) as client:
+        for metadata in (signed_by("alice", "wrong"), METADATA, MALLORY):
+            found = await client.call("SendMessage", sending(), metadata=metadata)
+            assert found.status.code in (pb.UNAUTHORIZED, pb.FORBIDDEN)
+    assert "key" not in caplog.text
 
 
 def test_mqproxy_with_security_needs_the_key_of_members() -> None:
