@@ -79,6 +79,10 @@ def demo(
         bool,
         typer.Option("--container", help="Two containers with two groups; one of the two machines is killed"),
     ] = False,
+    grpc: Annotated[
+        bool,
+        typer.Option("--grpc", help="Two proxies, and gRPC clients of them, with at most 300 messages/s"),
+    ] = False,
     processes: ProcessesOption = 1,
 ) -> None:
     """Kill the masters of a cluster of real processes under traffic: no acknowledged message is lost."""
@@ -87,11 +91,16 @@ def demo(
 
         if keep:
             raise typer.BadParameter("--keep and --container: not together; see docs/container.md")
+        if grpc:
+            raise typer.BadParameter("--grpc and --container: not together")
         options = ContainerDemoOptions(kills=kills, rate=rate, processes=processes, secure=secure)
         raise typer.Exit(run_container_demo(options))
     from cli.lab.demo import DemoOptions, run_demo
 
-    raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate, secure=secure)))
+    if grpc and secure:
+        raise typer.BadParameter("--grpc and --secure: not together")
+    demo_options = DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate, secure=secure, grpc=grpc)
+    raise typer.Exit(run_demo(demo_options))
 
 
 @app.command()

@@ -7,12 +7,14 @@ compared with the ack log.
 """
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.lab.ack_log import AckLog, Report
 from cli.lab.cluster import Cluster, ClusterError, Program
@@ -31,16 +33,23 @@ from cli.lab.observer import Picture, Watcher
 from cli.lab.secure import application_tls, credentials_path, secured
 from cli.lab.traffic import Traffic, read_back
 from keelmq.client import PullError
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.operations.route import TopicConfig
 from keelmq.remoting.records import SendGap
 from keelmq.remoting.telemetry import TelemetryConfig, TelemetryWriter
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 
+if TYPE_CHECKING:
+    from cli.lab.grpc_demo import GrpcTraffic  # needs the package grpcio
+
 TOPIC = "KeelDemo"
 CLUSTER_NAME = "KeelCluster"
 BROKERS = 3
 NAME_SERVERS = 3
+PROXIES = 2
+"""With --grpc."""
 RATE_DEFAULT = 1_000
 LOOK_MS = 250
 DOWN_MS = 1_000
@@ -63,13 +72,15 @@ BROKER_SETTINGS = {
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """`keep`: leave the cluster running. `rate`: messages per second. `secure`: see cli/lab/secure.py."""
+    """`keep`: leave the cluster running. `rate`: messages per second. `secure`: see cli/lab/secure.py.
+    `grpc`: with proxies, and clients of gRPC (cli/lab/grpc_demo.py)."""
 
     kills: int = 3
     keep: bool = False
     plain: bool = False
     rate: int = RATE_DEFAULT
     secure: bool = False
+    grpc: bool = False
 
 
 class Demo:
@@ -78,8 +89,11 @@ class Demo:
         self._ack_log = AckLog()
         self._watcher = Watcher(cluster)
         self._timelines: list[Timeline] = []
+        self._grpc = _grpc_traffic(options, cluster, self._ack_log) if options.grpc else None
         tls = application_tls(cluster.directory) if options.secure else False
-        self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ack_log, rate=options.rate, tls=tls)
+        self._traffic = self._grpc or Traffic(
+            cluster.namesrv_addr, TOPIC, self._ack_log, rate=options.rate, tls=tls
+        )
         limits = TelemetryConfig.model_validate({})
         self._telemetry = TelemetryWriter(
             cluster.directory / "demo" / TELEMETRY,
@@ -123,10 +137,21 @@ class Demo:
         started_ms = now_ms()
         self._cluster.start()
         await self._all_in_sync("all replicas in the SyncStateSet after the start", START_TIMEOUT_S)
+        if self._grpc is not None:
+            await self._subscribe(self._grpc)
         self._view.event(f"the cluster is up after {now_ms() - started_ms} ms; the producer starts")
         self._traffic.start()
         await self._until("the first acknowledged message", lambda: self._ack_log.acked > 0, GAP_TIMEOUT_S)
         await self._steady()
+
+    async def _subscribe(self, traffic: "GrpcTraffic") -> None:
+        """A group begins at the end of a topic, so both exist before the first message."""
+        picture = await self._watcher.look()
+        master = next(program for program in self._cluster.brokers if program.name == picture.master)
+        async with AdminClient() as admin:
+            await admin.brokers.update_topic(master.address, TopicConfig(topic_name=TOPIC))
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await traffic.subscribe()
 
     async def _kill_master(self, number: int) -> None:
         picture = await self._all_in_sync("all replicas in the SyncStateSet", REJOIN_TIMEOUT_S)
@@ -208,11 +233,14 @@ class Demo:
     async def _compare(self) -> Report:
         self._view.event(f"timeline: median ms since SIGKILL: {timeline_text(medians(self._timelines))}")
         picture = await self._all_in_sync("all replicas in the SyncStateSet at the end", REJOIN_TIMEOUT_S)
+        if self._grpc is not None:
+            await self._grpc.drain(self._view.event)
+            self._view.event(f"the gRPC consumer has received {self._ack_log.read} messages")
+            return self._ack_log.report()
         self._view.event(f"reading everything back from the final master {picture.master}")
         await read_back(self._cluster.namesrv_addr, TOPIC, self._ack_log)
-        report = self._ack_log.report()
         self._view.event(f"read {self._ack_log.read} messages back")
-        return report
+        return self._ack_log.report()
 
     async def _steady(self) -> None:
         await asyncio.sleep(STEADY_MS / 1_000)
@@ -234,6 +262,16 @@ class Demo:
         await self._cluster.until(what, asked, timeout_s=timeout_s)
 
 
+def _grpc_traffic(options: DemoOptions, cluster: Cluster, ack_log: AckLog) -> "GrpcTraffic":
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # programs are started while calls run
+    try:
+        from cli.lab.grpc_demo import GrpcTraffic
+    except ImportError as error:
+        raise ClusterError(f"--grpc needs the package {error.name}: install keelmq[grpc]") from error
+    addresses = [program.address for program in cluster.proxies]
+    return GrpcTraffic(addresses, TOPIC, ack_log, broker_name=cluster.broker_name, rate=options.rate)
+
+
 @ends_like_ctrl_c()
 def run_demo(options: DemoOptions) -> int:
     """Returns the exit code: 0 nothing lost; 1 something lost, or no recovery in time; 130 Ctrl-C."""
@@ -249,13 +287,14 @@ def run_demo(options: DemoOptions) -> int:
                 broker_settings={**BROKER_SETTINGS, **keys},
                 detached=options.keep,
                 http=options.keep,
+                proxies=PROXIES * options.grpc,
             )
             with cluster:
                 report = _play(options, cluster)
     except StopError as error:
         print(f"{error}\nLogs stay in {directory}", file=sys.stderr)
         return 1
-    except (ClusterError, PullError) as error:
+    except (ClusterError, PullError, AdminError, TimeoutError) as error:
         print(f"keelmq demo: the cluster did not recover: {error}\nLogs stay in {directory}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -278,5 +317,8 @@ def run_demo(options: DemoOptions) -> int:
 def _play(options: DemoOptions, cluster: Cluster) -> Report:
     import uvloop
 
+    async def play(view: View) -> Report:
+        return await Demo(options, cluster, view).run()  # grpcio's channels belong to the loop that runs
+
     with make_view(plain=options.plain) as view, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Demo(options, cluster, view).run())
+        return runner.run(play(view))

@@ -56,8 +56,9 @@ def processes_below(directory: Path) -> list[str]:
     return found
 
 
-def test_one_kill_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    with demo(tmp_path, "--kills", "1") as process:
+@pytest.mark.parametrize("options", [(), ("--grpc",)], ids=["remoting", "grpc"])
+def test_one_kill_loses_nothing_and_leaves_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with demo(tmp_path, "--kills", "1", *options) as process:
         output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, output + errors
     result = RESULT.fullmatch(output.splitlines()[-1])
