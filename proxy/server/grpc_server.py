@@ -14,6 +14,7 @@ import grpc.aio
 import msgspec
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
+from grpc._cython import cygrpc
 
 from broker.clients.proxied_requests import Sender
 from keelmq.remoting.dispatch import RUNNING_BYTES_MAX, RUNNING_BYTES_OF_CONNECTION_MAX
@@ -76,9 +77,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class HeaderLog(logging.Filter):
-    """grpcio fails with a traceback for each header and each path that is no UTF-8: a client could fill the
-    disk. This makes of them a warning now and then."""
+class GrpcioLog(logging.Filter):
+    """grpcio logs a traceback for each header and each path that is no UTF-8, and for each client that goes
+    at the moment of its answer: clients could fill the disk. This makes of the first a warning now and then,
+    and nothing of the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,19 +88,18 @@ class HeaderLog(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Returns whether the record is logged as it is."""
-        error = record.exc_info[1] if record.exc_info else None
-        is_ours = record.name == ASYNCIO and GRPCIO_TASK not in record.getMessage()
-        if is_ours or not (
-            isinstance(error, UnicodeDecodeError) or isinstance(record.msg, UnicodeDecodeError)
-        ):
+        if record.name == ASYNCIO and GRPCIO_TASK not in record.getMessage():
             return True
-        self._bad_headers.tell(now_ms(), "a client has sent a header or a path that is no UTF-8")
-        return False
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, UnicodeDecodeError) or isinstance(record.msg, UnicodeDecodeError):
+            self._bad_headers.tell(now_ms(), "a client has sent a header or a path that is no UTF-8")
+            return False
+        return not isinstance(error, cygrpc.ExecuteBatchError)
 
 
-_header_log: Final = HeaderLog()
-logging.getLogger(GRPCIO).addFilter(_header_log)
-logging.getLogger(ASYNCIO).addFilter(_header_log)
+_grpcio_log: Final = GrpcioLog()
+logging.getLogger(GRPCIO).addFilter(_grpcio_log)
+logging.getLogger(ASYNCIO).addFilter(_grpcio_log)
 
 
 class GrpcServer:

@@ -1,11 +1,13 @@
 """Clients that break the gRPC server, or hold what it has: what the fuzzer found (tests/fuzz/grpc.py)."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 
 from broker.app.broker import Broker
 from proxy.server import grpc_server
@@ -69,6 +71,13 @@ async def test_a_header_that_is_no_utf_8(
     writer.close()
     assert {each.levelname for each in caplog.records} == {"WARNING"} and len(caplog.records) < 4
     assert "a header or a path that is no UTF-8" in caplog.text
+
+
+async def test_a_client_that_goes_at_the_moment_of_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """Each was logged with a traceback. The fuzzer finds the moment (tests/fuzz/grpc.py)."""
+    for error in (cygrpc.ExecuteBatchError('Failed "execute_batch"'), cygrpc.InternalError("another one")):
+        logging.getLogger(grpc_server.GRPCIO).error("%s raised in core", error, exc_info=error)
+    assert [each.message for each in caplog.records] == ["another one raised in core"]
 
 
 @pytest.mark.parametrize("data", [PREFACE[:9], PREFACE, START + frame(HEADERS, 0, 1, b"\x00\x05:path")])
