@@ -39,8 +39,9 @@ AWAY_MS = 25 * 60 * MINUTE_MS
 DECODED_BYTES = 4 << 20
 """Lines of several files are decoded at once: a call for each of a thousand files would cost more than
 decoding."""
-COMPRESSION = "lz4"
-"""The rows of a minute are read a dozen times."""
+COMPRESSION = "zstd"
+"""Not LZ4, which would be faster: Spark 4 cannot read it if the values of a column take more than 8 KiB
+(parquet-java, issue 3478)."""
 EPOCHS_FILE = "epochs"
 EPOCHS = pa.schema(
     [

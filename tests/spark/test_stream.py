@@ -146,6 +146,13 @@ def test_late_doubled_and_damaged_lines(
     assert again.status == tables.status
 
 
+def test_a_batch_with_many_values(spark: "SparkSession", files: Files, tmp_path: Path) -> None:
+    """Values of a column that take more than 8 KiB: Spark could not read them in LZ4 (parquet-java #3478)."""
+    files.append(*(sample(second) for second in range(1_800)))
+    tables = follow(spark, files, tmp_path / "live")
+    assert found(tables, "masters") == {("b", minute): 60 for minute in range(30)}
+
+
 def test_a_clock_of_the_far_future_keeps_no_batch(
     spark: "SparkSession", files: Files, tmp_path: Path
 ) -> None:
