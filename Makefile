@@ -9,11 +9,12 @@ test-ci:
 	./test --ci
 test-all:
 	./test --all
-# docs/reference/: the pages with the tables of commands, settings, routes, metrics and attacks, from the code
+# build/site: the documentation, with a search; a dead link fails. docs/reference/: its pages with tables from the code, as Markdown
 docs:
-	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test docs'
 	.venv/bin/python -m tools.reference
-	@ls docs/reference/*.md
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
+	@echo "open build/site/index.html"
 # ./test with every Python from 3.11 on that is here; make test-pythons ARGS=--ci
 test-pythons:
 	tools/test_pythons.sh $(ARGS)

@@ -19,7 +19,10 @@ compile spark --extra spark requirements/spark.in --constraints requirements/tes
 # RocketMQ's Python client for gRPC, in an environment of its own (tests/interop/.venv-client).
 .tools/bin/uv pip compile requirements/grpc_client.in --universal --python-version 3.11 --constraints requirements/test.txt \
   --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/grpc_client.txt
-python3 tools/downloads.py .tools/bin/uv run test:run analytics:run,test spark:run node grpc_client
 # Tools of the supply chain (make sbom, make vulnerabilities), which need nothing of the project.
 .tools/bin/uv pip compile requirements/supply.in --universal --python-version 3.11 --constraints requirements/test.txt \
   --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/supply.txt
+# The documentation site (make docs), beside the tests.
+.tools/bin/uv pip compile requirements/docs.in --universal --python-version 3.11 --constraints requirements/test.txt --constraints requirements/supply.txt \
+  --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/docs.txt
+python3 tools/downloads.py .tools/bin/uv run test:run analytics:run,test spark:run node grpc_client docs:run,test

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 REQUIREMENTS: Final = Path(__file__).parent.parent / "requirements"
-LOCKS: Final = ("run", "test", "analytics", "spark", "node", "supply", "grpc_client")
+LOCKS: Final = ("run", "test", "analytics", "spark", "node", "supply", "grpc_client", "docs")
 
 _PACKAGE = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>\S+)(?: ; (?P<marker>.+))?")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")

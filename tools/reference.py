@@ -23,15 +23,19 @@ LINK = re.compile(rf"\]\((?!#|\w+://)(?!(?:{'|'.join(PAGES)})\b)")
 """The beginning of a link to a page that docs/reference/ does not have."""
 
 
-def built(name: str) -> str:
-    """Returns a page with its tables. Raises ValueError: a marker is missing, or there twice."""
-    text = (DOCS / name).read_text(encoding="utf-8")
+def with_tables(name: str, text: str) -> str:
+    """Returns the text of a page with its tables. Raises ValueError: a marker is missing, or there twice."""
     for marker, table in PAGES[name]().items():
         comment = f"<!-- {marker} -->\n"
         if text.count(comment) != 1:
             raise ValueError(f"docs/{name} must have one line {comment.strip()}")
         text = text.replace(comment, table + "\n")
-    return LINK.sub("](../", text)
+    return text
+
+
+def built(name: str) -> str:
+    """Returns a page of docs/reference/."""
+    return LINK.sub("](../", with_tables(name, (DOCS / name).read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

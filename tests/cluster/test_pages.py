@@ -68,6 +68,7 @@ class Case:
 
 
 CASES = {
+    "tutorial": Case(("docs/tutorial.md",), prints=("none is missing", "connection_refused")),
     "group": Case(
         (
             RUNBOOKS,

@@ -68,9 +68,9 @@ def _adapted(line: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Returns README.md, SECURITY.md and every page of docs/, without those that `make docs` builds."""
+    """Returns every page but the changelog and those that `make docs` builds."""
     found = (each for each in (ROOT / "docs").rglob("*.md") if each.parent.name != "reference")
-    return [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(found)]
+    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(found)]
 
 
 def blocks(page: Path) -> Iterator[Block]:
