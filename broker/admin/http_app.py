@@ -12,9 +12,9 @@ from broker.core.readiness import BrokerReadiness, not_ready, not_writable
 from keelmq.remoting.config_store import Settings
 from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
-from keelmq.remoting.operations.health import BrokerHealth, Reason
+from keelmq.remoting.operations.health import BrokerHealth, BrokerRole, Reason
 from keelmq.remoting.servers.config_view import config_router
-from keelmq.remoting.servers.health import add_health
+from keelmq.remoting.servers.health import ROLE_NAMES, add_health, add_role, role_answer
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
 from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
@@ -63,6 +63,8 @@ def make_app(
     add_operations(app, table, role_of, HTTP_OPERATIONS)
     collector = SlicedCollector(scrapes, more_labels)
     add_health(app, health=health, example=BROKER_EXAMPLE, collectors=[collector], prepare=prepare)
+    for role in ROLE_NAMES:
+        _add_role(app, role, health)
     app.include_router(config_router([settings], note=CHANGES))
 
     @app.get(
@@ -80,6 +82,16 @@ def make_app(
         return as_json(status)
 
     return app
+
+
+def _add_role(app: FastAPI, role: str, health: Callable[[], BrokerHealth]) -> None:
+    async def answer() -> Response:
+        found = health()
+        # Not more of it: everybody may ask.
+        broker = BrokerRole.model_validate(found.model_dump(include=set(BrokerRole.model_fields)))
+        return role_answer(role, broker, found.reasons)
+
+    add_role(app, f"/{role}", role, answer)
 
 
 def health_of(

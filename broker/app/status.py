@@ -252,6 +252,7 @@ class BrokerStatus:
             registered=self._routes.registered,
             not_registered=self._routes.problems,
             role_fault=controlled.fault if controlled is not None else "",
+            out_of_sync=controlled.out_of_sync if controlled is not None else "",
             disk_fault=self._disk_fault.text
             or store.commit_log.write_fault
             or store.dispatcher.dispatch_fault

@@ -5,6 +5,7 @@ Imported late (keelmq/remoting/servers/http_late.py), because FastAPI loads slow
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from fastapi import FastAPI, Response
 from prometheus_client.core import Metric as Family
@@ -12,14 +13,24 @@ from prometheus_client.registry import Collector
 
 from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.operations.container import ContainerStatus, InnerBroker
-from keelmq.remoting.operations.health import ContainerHealth, Health, Reason
-from keelmq.remoting.servers.health import READINESS, Ready, add_health, readiness_of
+from keelmq.remoting.operations.health import BrokerRole, ContainerHealth, Health, Reason
+from keelmq.remoting.servers.health import (
+    READINESS,
+    ROLE_NAMES,
+    Ready,
+    add_health,
+    add_role,
+    readiness_of,
+    role_answer,
+)
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, refused_as_statuses
 from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
 from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
 
+ALL_BROKERS: Final = "all"
+"""/readyz/all is 200 only if every broker is ready. No canonical name is without "_"."""
 CONTAINER_EXAMPLE = ContainerHealth(ready=True, brokers={"serving": 3})
 
 
@@ -54,7 +65,7 @@ def make_app(
 
     @app.get(
         "/readyz/{canonical_name}",
-        summary="can this broker of the container get traffic?",
+        summary="can this broker of the container (all: every one) get traffic?",
         tags=["health"],
         response_model=Ready,
         responses={**READINESS, **NOT_HERE},
@@ -62,14 +73,37 @@ def make_app(
     )
     @refused_as_statuses
     async def broker_readyz(canonical_name: str) -> Response:
-        brokers = (await status()).brokers
-        broker = next((each for each in brokers if canonical_name in _names(each)), None)
-        if broker is None:
-            # Does not list the existing names: the endpoint needs no authentication.
-            raise NotFound("there is no such broker in this container: see `keelmq container list`")
-        return readiness_of(Health.of(_reasons_of(broker)))
+        if canonical_name == ALL_BROKERS:
+            return readiness_of(Health.of(_reasons_of_all((await status()).brokers)))
+        return readiness_of(Health.of(_reasons_of(_named(canonical_name, await status()))))
 
+    for role in ROLE_NAMES:
+        _add_role(app, role, status)
     return app
+
+
+def _add_role(app: FastAPI, role: str, status: Callable[[], Awaitable[ContainerStatus]]) -> None:
+    @refused_as_statuses
+    async def answer(canonical_name: str) -> Response:
+        found = _named(canonical_name, await status())
+        broker = BrokerRole.model_validate(found, from_attributes=True)
+        return role_answer(role, broker, _reasons_of(found))
+
+    add_role(app, f"/{role}/{{canonical_name}}", role, answer)
+
+
+def _named(canonical_name: str, status: ContainerStatus) -> InnerBroker:
+    """Returns the broker. Raises NotFound, which does not list the existing names: the endpoints need no
+    authentication."""
+    found = next((each for each in status.brokers if canonical_name in _names(each)), None)
+    if found is None:
+        raise NotFound("there is no such broker in this container: see `keelmq container list`")
+    return found
+
+
+def _reasons_of_all(brokers: Iterable[InnerBroker]) -> list[Reason]:
+    """Returns why not all are ready, each reason once."""
+    return list(dict.fromkeys(each for broker in brokers for each in _reasons_of(broker)))
 
 
 def _reasons_of(broker: InnerBroker) -> list[Reason]:

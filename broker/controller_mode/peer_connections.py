@@ -47,13 +47,14 @@ class PeerConnections:
         self._client, self._controller = client, controller
         self._broker_name, self._broker_id = broker_name, broker_id
         self._period_ms, self._settle_ms = period_ms, settle_ms
-        self._members: frozenset[int] = frozenset()
+        self.sync_state_set: frozenset[int] = frozenset()
+        """As a controller said last."""
         self._changed = asyncio.Event()
 
     def members(self, sync_state_set: frozenset[int]) -> None:
         """Handles the SyncStateSet from a controller, changed or not."""
-        if sync_state_set != self._members:
-            self._members = sync_state_set
+        if sync_state_set != self.sync_state_set:
+            self.sync_state_set = sync_state_set
             self._changed.set()
 
     async def run(self) -> None:
@@ -63,7 +64,7 @@ class PeerConnections:
             if await wait_for_event(self._changed, self._period_ms):
                 await asyncio.sleep(settle_ms / 1000)
                 self._changed.clear()
-            if self._members - {self._broker_id()}:
+            if self.sync_state_set - {self._broker_id()}:
                 await self._connect()
                 settle_ms = self._settle_ms
 

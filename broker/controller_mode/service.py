@@ -380,6 +380,20 @@ class ControllerMode:
         return self._manager.fault
 
     @property
+    def out_of_sync(self) -> str:
+        """Why this slave is not in sync; empty: it is, or this broker is no slave. It knows the SyncStateSet
+        as of the last poll (syncBrokerMetadataPeriod). A replica that has just been restarted may still be in
+        it, so the link counts, too."""
+        if self.role_name != "slave":
+            return ""
+        if self.ha.client is None or not self.ha.client.connected:
+            return "it has no link to the master"
+        members = self._peers.sync_state_set
+        if self.role.broker_id not in members:
+            return f"the SyncStateSet is {sorted(members)}, without {self.role.broker_id}"
+        return ""
+
+    @property
     def is_isolated(self) -> bool:
         """Whether this broker is master, but its isolation lease is over."""
         return self.role.is_master and self._parts.gate.lease_is_over

@@ -1,8 +1,9 @@
 """Whether a broker is ready for traffic, and whether it accepts messages. Pure.
 
-A healthy slave is ready: it serves reads, and clients that want the master ask for the role. A master that
-refuses every message is not ready, for any reason. admission/send_gate.py decides whether it refuses, for
-sends as well.
+A slave that is in sync is ready: it serves reads, and clients that want the master ask for the role. One
+that is not in sync is not ready, so that a rolling update waits for it and a disruption budget does not count
+it. Clients find brokers by routes, whether they are ready or not. A master that refuses every message is not
+ready, for any reason. admission/send_gate.py decides whether it refuses, for sends as well.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,8 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
 
     `registered`: name servers that list this broker; `not_registered`: why the others do not. `serving`:
     started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this replica does not
-    copy. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`: why sends are
+    copy. `role_fault`: why it cannot take the role that the controllers gave it. `out_of_sync`: why it, a
+    slave of a group with controllers, would not be a safe successor. `refusal`: why sends are
     refused. `permits_write`: of brokerPermission; without it, name servers send no producer here. `no_room`:
     why the disk accepts no messages. `log_damage`: which confirmed records are damaged, and which journals of
     offsets a start has found lost; the other records are served, so the broker is ready.
@@ -34,6 +36,7 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
     disk_fault: str
     ha_fault: str = ""
     role_fault: str = ""
+    out_of_sync: str = ""
     refusal: str = ""
     permits_write: bool = True
     not_registered: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -61,6 +64,8 @@ def not_ready(readiness: BrokerReadiness) -> list[Reason]:
     elif readiness.role == "none":
         detail = "the controllers have not said who is master, or a role change is in progress"
         reasons.append(Reason(reason="no role yet", detail=detail))
+    elif readiness.out_of_sync:
+        reasons.append(Reason(reason="not in sync with the master", detail=readiness.out_of_sync))
     if not readiness.name_servers:
         reasons.append(Reason(reason="namesrvAddr is empty", detail="no client can find this broker"))
     elif not readiness.registered:

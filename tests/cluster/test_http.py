@@ -62,6 +62,7 @@ async def test_a_fail_over_seen_over_http(tmp_path: Path) -> None:
         running.produce()
         await running.acked(200)
         master = await running.master()
+        await roles(servers, master)
         before = await servers.scraped(master)
         assert value(before, "rocketmq_broker_role") == 1
         assert value(before, "rocketmq_syncstateset_size") == 3
@@ -75,14 +76,44 @@ async def test_a_fail_over_seen_over_http(tmp_path: Path) -> None:
         assert value(after, "rocketmq_broker_role") == 1
         assert value(after, "rocketmq_broker_epoch") > value(before, "rocketmq_broker_epoch")
         await agreed(servers, transfer_target)
+        await roles(servers, transfer_target)
         running.cluster.start_program(master)
-        await servers.ready(master, 200)
+        await ready_when_in_sync(servers, master, transfer_target)
+        await roles(servers, transfer_target)
         back = await servers.get(master, "/v1/health")
         assert back is not None and back.json()["role"] == "slave" and not back.json()["writable"]
         await running.all_in_sync()
         assert value(await servers.scraped(master), "rocketmq_broker_role") == 0
         await everything_documented(servers)
         await servers.close()
+
+
+async def roles(servers: HttpServers, master: Program) -> None:
+    """Of the brokers that run, /master answers 200 at this one alone, and /slave at the others."""
+    brokers = [each for each in servers.cluster.brokers if each.is_running]
+
+    async def statuses(path: str) -> list[int]:
+        return [answer.status_code for each in brokers if (answer := await servers.get(each, path))]
+
+    wanted = tuple(
+        [200 if (each is master) == is_master else 503 for each in brokers] for is_master in (True, False)
+    )
+
+    async def look() -> bool | None:
+        return (await statuses("/master"), await statuses("/slave")) == wanted or None
+
+    await servers.cluster.until(f"{master.name} alone is master", look, timeout_s=START_TIMEOUT_S)
+    told = await servers.get(master, "/master")
+    assert told is not None and told.json().keys() == {"role", "brokerName", "brokerId", "masterEpoch"}
+
+
+async def ready_when_in_sync(servers: HttpServers, back: Program, master: Program) -> None:
+    """The moment when this broker is ready, the master counts it among the SyncStateSet."""
+    await servers.ready(back, 200)
+    told, state = await servers.get(back, "/v1/health"), await servers.get(master, "/v1/haStatus")
+    assert told is not None and state is not None
+    members = [each["brokerId"] for each in state.json()["haConnectionInfo"] if each["inSync"]]
+    assert told.json()["brokerId"] in members
 
 
 async def agreed(servers: HttpServers, transfer_target: Program) -> None:

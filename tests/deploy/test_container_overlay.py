@@ -89,7 +89,7 @@ def test_probes_ask_the_container_and_not_a_broker(pods: Object) -> None:
     """A broker that lags or is in quarantine must not take the others of its pod along."""
     for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container(pods)[kind]["httpGet"]["port"] == "http"
-        assert container(pods)[kind]["httpGet"]["path"] in ("/livez", "/readyz")
+        assert container(pods)[kind]["httpGet"]["path"] in ("/livez", "/readyz/all")
 
 
 def test_the_grace_is_enough_for_hand_overs(pods: Object, brokers: list[BrokerConfig]) -> None:

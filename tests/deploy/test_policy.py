@@ -14,6 +14,7 @@ import namesrv.program
 from broker.app.broker import DRAIN_MS
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
+from broker.container.http_app import ALL_BROKERS
 from broker.container.inner_config import load_inner
 from keelmq.remoting.operations.health import Health
 from keelmq.remoting.servers.health import add_health
@@ -238,10 +239,12 @@ def test_replicas_are_on_different_nodes(rendered: dict[str, Objects], overlay: 
 def test_probes(objects: Objects, tmp_path: Path) -> None:
     app = FastAPI()
     add_health(app, health=lambda: Health(ready=True), example=Health(ready=True))
-    paths = {getattr(route, "path", "") for route in app.routes}
+    paths = {getattr(route, "path", "") for route in app.routes} | {f"/readyz/{ALL_BROKERS}"}
     for each in objects.stateful_sets:
         is_tls_only = server_tls(configs(objects, each, tmp_path)[0]).http.mode == "enforcing"
         wanted = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+        if program(each) == "mqbrokercontainer":
+            wanted["readinessProbe"] = f"/readyz/{ALL_BROKERS}"
         for kind, path in wanted.items():
             probe = container(each)[kind]
             assert probe["httpGet"]["path"] == path and path in paths

@@ -38,13 +38,18 @@ class Health(Wire):
         return cls.model_validate({**facts, "ready": not reasons, "reasons": reasons})
 
 
-class BrokerHealth(Health):
-    """The state of one broker."""
+class BrokerRole(Wire):
+    """Which role a broker has."""
 
-    role: str = Field(description="master, slave or none; does not affect `ready`")
-    broker_name: str
+    role: str = Field(description="master, slave or none")
+    broker_name: str = Field(description="the group")
     broker_id: int = Field(description="the permanent one, with controllers")
     master_epoch: int
+
+
+class BrokerHealth(BrokerRole, Health):
+    """The state of one broker."""
+
     writable: bool = Field(description="whether producers should send here")
     not_writable: str = Field(description="why not; empty: they may")
     registered_with: list[str] = Field(description="name servers that list this broker")

@@ -4,6 +4,9 @@
                 repair
     /readyz     503 with short reasons while the program should get no traffic (its role decides what it
                 depends on); everybody may ask, so addresses, paths and the state of parts are not in it
+    /master     of a broker: 200 while it is master and ready, else 503; so that a load balancer, which knows
+                no routes, follows the master. Also for everybody, also HEAD
+    /slave      the same for a slave
     /v1/health  all that the program tells about itself; 200 also if it is not ready
     /metrics    Prometheus text; OpenMetrics if the request accepts it
 
@@ -25,7 +28,7 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel
 
 from keelmq.remoting.operation import Role
-from keelmq.remoting.operations.health import Health
+from keelmq.remoting.operations.health import BrokerRole, Health, Reason
 from keelmq.remoting.servers.http_answers import Answers, Problem, answer_of, as_json, problem
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_call import METRICS, PROM_HEALTHY, needs
@@ -89,6 +92,43 @@ def readiness_of(health: Health) -> JSONResponse:
     reasons = [each.reason for each in health.reasons]
     detail = f"not ready: {'; '.join(reasons)}"
     return problem(503, detail, more={"ready": False, "reasons": reasons})
+
+
+class OtherRole(Problem, BrokerRole):
+    """The body of /master and /slave, of a broker that is not, or is not ready: a problem (RFC 9457)."""
+
+    reasons: list[str]
+
+
+ROLE_EXAMPLE = BrokerRole(role="master", broker_name="broker-a", broker_id=1, master_epoch=3)
+ROLE_ANSWERS: Answers = {
+    **answer_of(ROLE_EXAMPLE),
+    503: {"model": OtherRole, "description": "another role, or not ready"},
+}
+"""The answers of /master and /slave."""
+ROLE_NAMES: Final = ("master", "slave")
+
+
+def role_answer(wanted: str, broker: BrokerRole, reasons: Sequence[Reason]) -> Response:
+    """Returns the answer of /master or /slave. reasons: why the broker is not ready."""
+    if broker.role == wanted and not reasons:
+        return as_json(broker)
+    whys = [each.reason for each in reasons]
+    detail = f"not ready: {'; '.join(whys)}" if broker.role == wanted else f"its role is {broker.role}"
+    return problem(503, detail, more={**broker.model_dump(by_alias=True), "reasons": whys})
+
+
+def add_role(app: FastAPI, path: str, role: str, endpoint: Callable[..., Awaitable[Response]]) -> None:
+    """Adds a route that answers with role_answer(), for GET and HEAD."""
+    app.head(path, include_in_schema=False, openapi_extra=needs(None))(endpoint)
+    app.get(
+        path,
+        summary=f"whether the broker is {role} and ready, for load balancers",
+        tags=["health"],
+        response_model=BrokerRole,
+        responses=ROLE_ANSWERS,
+        openapi_extra=needs(None),
+    )(endpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ READING: Final = ("GET", "HEAD", "OPTIONS")
 OPEN: Final = "open"
 METRICS: Final = "/metrics"
 PROM_HEALTHY: Final = "/-/healthy"
-_PROBES: Final = ("/livez", "/readyz", PROM_HEALTHY)
+_PROBES: Final = ("/livez", PROM_HEALTHY)
+_BROKER_PROBES: Final = ("readyz", "master", "slave")
 
 ROLE: Final = "x-keelmq-role"
 CODE: Final = "x-rocketmq-code"
@@ -110,9 +111,9 @@ def is_open(path: str, policy: HttpPolicy) -> bool:
 
 
 def is_probe(path: str) -> bool:
-    """Returns whether orchestrators, which have no credentials, ask it: /livez, /readyz, and of one of
-    several brokers /readyz/<its name>."""
-    return path in _PROBES or path.startswith("/readyz/")
+    """Returns whether orchestrators and load balancers, which have no credentials, ask it: /livez, /readyz,
+    /master, /slave, and of one of several brokers /readyz/<its name> and so on."""
+    return path in _PROBES or path.removeprefix("/").partition("/")[0] in _BROKER_PROBES
 
 
 def operations_of(app: Any) -> dict[str, tuple[OperationTable, int]]:

@@ -41,6 +41,8 @@ GOOD = BrokerReadiness(
         ({}, []),
         ({"role": "master"}, []),
         ({"role": "none"}, ["no role yet"]),
+        ({"out_of_sync": "it has no link to the master"}, ["not in sync with the master: it has no link"]),
+        ({"role": "none", "out_of_sync": "it has no link"}, ["no role yet"]),
         ({"registered": ()}, ["not registered with any name server: it is in no route; a:1: "]),
         ({"name_servers": (), "registered": ()}, ["namesrvAddr is empty"]),
         ({"disk_fault": "No space left on device"}, ["the store cannot write: No space left"]),
@@ -96,6 +98,19 @@ async def test_a_lone_broker_without_name_server_is_alive_and_not_ready(tmp_path
         ]
         assert str(broker.http_address[1] if broker.http_address else "") in broker.status.describe()
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_role_endpoints_of_a_lone_broker(tmp_path: Path) -> None:
+    """503 while it is master and not ready, for GET and HEAD alike, with nothing but the role."""
+    async with Broker(config(tmp_path)) as broker:
+        master, slave = [await ask(broker.http_address, path) for path in ("/master", "/slave")]
+        async with httpx.AsyncClient() as http:
+            head = await http.head(str(slave.url))
+    role = {"role": "master", "brokerName": "b", "brokerId": 0, "masterEpoch": 0}
+    assert master.status_code == slave.status_code == head.status_code == 503 and head.content == b""
+    assert role.items() <= master.json().items() and role.items() <= slave.json().items()
+    assert master.json()["detail"] == "not ready: namesrvAddr is empty"
+    assert slave.json()["detail"] == "its role is master"
 
 
 async def test_a_lone_broker_replicates_nothing(tmp_path: Path) -> None:

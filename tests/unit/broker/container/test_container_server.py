@@ -367,6 +367,18 @@ async def test_http_of_a_container(tmp_path: Path, start: Starter) -> None:
         assert told["ready"] and told["brokers"] == {"serving": 2, "quarantined": 1}
         assert (await http.get("/readyz/c1_a_0")).json() == {"ready": True, "reasons": []}
         assert (await http.get("/readyz/c1_a")).status_code == 200, "an id need not be known beforehand"
+        assert (await http.get("/master/c1_a")).json() == {
+            "role": "master",
+            "brokerName": "a",
+            "brokerId": 0,
+            "masterEpoch": 0,
+        }
+        assert (await http.get("/slave/c1_a_0")).status_code == 503
+        assert (await http.head("/master/c1_a_0")).status_code == 200
+        assert (await http.head("/master/c1_none_0")).status_code == 404
+        quarantined = await http.get("/readyz/all")
+        assert quarantined.status_code == 503
+        assert quarantined.json()["reasons"] == ["the broker is quarantined"], "those that serve are ready"
         kept_out = await http.get(f"/readyz/{bad}")
         assert kept_out.status_code == 404, "a path is no name"
         assert (await http.get("/readyz/c1_none_0")).status_code == 404
