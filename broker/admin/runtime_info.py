@@ -22,6 +22,7 @@ from keelmq.remoting.dispatch import IN_FLIGHT_MAX
 from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO
 from keelmq.runtime.disk_room import disk_ratio, disk_room
+from keelmq.runtime.program import installed_version
 
 RATE_SECONDS: Final = (10, 60, 600)
 NO_POOL: Final = "2147483647"
@@ -95,6 +96,7 @@ class RuntimeInfo:
             "brokerActive": str(self._context.gate.writable).lower(),
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": VERSION_DESC,
+            "keelmqVersion": installed_version(),
             "pendingReplies": str(len(self._context.pending)),
             "startAcceptSendRequestTimeStamp": str(
                 self._context.settings.start_accept_send_request_time_stamp

@@ -193,6 +193,7 @@ def _numbers(broker: RunningBroker) -> dict[str, Any]:
         "grpc_port": whole(info.get("grpcServerPort")),
         "grpc_clients": whole(info.get("grpcClients")),
         "version": info.get("brokerVersionDesc", ""),
+        "keelmq_version": info.get("keelmqVersion", ""),
         "started_ms": whole(info.get("bootTimestamp")),
     }
 

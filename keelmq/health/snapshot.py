@@ -51,6 +51,7 @@ class NameServer(msgspec.Struct, frozen=True):
     topics: frozenset[str] | None  # None: enableAllTopicList=false
     permissions: Mapping[str, int] = msgspec.field(default_factory=dict)  # broker name -> of PROBE_TOPIC
     rights: Rights | None = None  # of its users
+    keelmq_version: str = ""
 
 
 class RunningBroker(msgspec.Struct, frozen=True):
@@ -226,7 +227,8 @@ async def _name_server(reach: Reach, server: str, memory: Memory) -> NameServer:
         if is_true(settings.get("enableAllTopicList", "true")):
             topics = frozenset(await admin.name_servers.topic_list(address))
         rights = await rights_of(admin, address, settings)
-        return NameServer(ClusterInfo(), settings, topics, permissions, rights)
+        version = await admin.name_servers.namesrv_version(address)
+        return NameServer(ClusterInfo(), settings, topics, permissions, rights, version)
 
     cluster, kept = await asyncio.gather(
         reach.ask(server, lambda admin, address: admin.name_servers.cluster_info(address)),

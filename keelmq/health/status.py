@@ -40,6 +40,7 @@ class NameServerStatus(Wire):
     brokers: int | None = None
     groups: int | None = None
     topics: int | None = None
+    keelmq_version: str = ""
 
 
 class ControllerStatus(Wire):
@@ -52,6 +53,7 @@ class ControllerStatus(Wire):
     term: int | None = None
     commit_index: int | None = None
     last_applied: int | None = None
+    keelmq_version: str = ""
 
 
 class ReplicaStatus(Wire):
@@ -76,7 +78,8 @@ class ReplicaStatus(Wire):
     disk_used: float | None = Field(default=None, description="share of the store's disk, 0 to 1")
     grpc_port: int | None = None
     grpc_clients: int | None = Field(default=None, description="clients of gRPC with an open stream")
-    version: str = ""
+    version: str = Field(default="", description="of RocketMQ, whose requests it serves")
+    keelmq_version: str = ""
     started_ms: int | None = None
 
 

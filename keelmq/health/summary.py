@@ -101,6 +101,7 @@ def _name_server(address: str, server: NameServer | Silent) -> NameServerStatus:
         brokers=sum(len(each.broker_addrs) for each in table.values()),
         groups=len(table),
         topics=None if server.topics is None else len(server.topics),
+        keelmq_version=server.keelmq_version,
     )
 
 
@@ -120,6 +121,7 @@ def _controllers(snapshot: ClusterSnapshot) -> Iterator[ControllerStatus]:
             term=_int(raft, "term"),
             commit_index=_int(raft, "commitIndex"),
             last_applied=_int(raft, "lastApplied"),
+            keelmq_version=answer.keelmq_version or "",
         )
 
 

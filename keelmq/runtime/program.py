@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,13 +45,20 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
-def version_line(program: str) -> str:
-    """Returns `program` and the version of the installed package; "unknown" in a checkout that is not
-    installed."""
+@cache
+def installed_version() -> str:
+    """Returns the version of the installed package; "": this checkout is not installed. Cached at the start
+    of a server: its files may be replaced by another version while it runs."""
     try:
-        return f"{program} {importlib.metadata.version(DISTRIBUTION)}"
+        return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        return f"{program} unknown: the package {DISTRIBUTION} is not installed"
+        return ""
+
+
+def version_line(program: str) -> str:
+    """Returns `program` and its version; "unknown" in a checkout that is not installed."""
+    version = installed_version()
+    return f"{program} {version or f'unknown: the package {DISTRIBUTION} is not installed'}"
 
 
 def as_comments(lines: Iterable[str]) -> str:
@@ -233,6 +241,7 @@ def stopped_by_signal(stopped: threading.Event) -> Iterator[None]:
 def say_ready(line: str) -> None:
     """Prints the ready line, for which scripts and tests wait, and notifies systemd. If that fails, the
     server serves all the same. From now on the event loop is watched."""
+    installed_version()
     settle_collector()
     loop_watch.start()
     _notify_systemd()

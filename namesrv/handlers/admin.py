@@ -22,6 +22,7 @@ from keelmq.remoting.operations.namesrv_admin import (
     GetKVConfigResponse,
     KVConfigKey,
     KVNamespaceRequest,
+    NamesrvConfigResponse,
     PutKVConfigRequest,
 )
 from keelmq.remoting.operations.route import (
@@ -38,6 +39,7 @@ from keelmq.remoting.operations.route import (
     WipeWritePermResponse,
 )
 from keelmq.runtime.config import to_properties
+from keelmq.runtime.program import installed_version
 from keelmq.runtime.slices import in_slices
 from namesrv.config import NamesrvConfig
 from namesrv.core.broker_topics import PermChange
@@ -171,4 +173,5 @@ class ConfigAdmin(msgspec.Struct, frozen=True):
 
     async def get(self, request: Empty, call: Call) -> Reply:
         """Returns the settings in force as key=value lines (319)."""
-        return Reply(body=to_properties(self.settings.current).encode())
+        header = NamesrvConfigResponse(keelmq_version=installed_version())
+        return Reply(header, to_properties(self.settings.current).encode())

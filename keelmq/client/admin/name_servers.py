@@ -89,6 +89,10 @@ class NameServerAdmin(AdminTransport):
         """Returns the name server's settings as text by key (GET_NAMESRV_CONFIG, 319)."""
         return properties_of(await self.ask(address, GET_NAMESRV_CONFIG, Empty()))
 
+    async def namesrv_version(self, address: str) -> str:
+        """Returns the version of the program; "": it does not report one (GET_NAMESRV_CONFIG, 319)."""
+        return (await self.ask(address, GET_NAMESRV_CONFIG, Empty())).header.keelmq_version
+
     async def update_namesrv_config(self, address: str, key: str, value: str) -> str:
         """Changes one setting (UPDATE_NAMESRV_CONFIG, 318). Returns the server's remark, usually empty."""
         body = f"{key}={value}\n".encode()

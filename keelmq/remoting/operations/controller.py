@@ -167,7 +167,7 @@ class ControllerMetadata(Wire):
     is RocketMQ's spelling. peers: includes controllers that were added at run time.
 
     Ours, of the answering controller: http_address; self_id; raft_address, to which other controllers
-    connect.
+    connect; keelmq_version, of the program.
     """
 
     group: str | None = None
@@ -178,6 +178,7 @@ class ControllerMetadata(Wire):
     http_address: str | None = None
     self_id: str | None = None
     raft_address: str | None = None
+    keelmq_version: str | None = None
 
 
 class ReplicaIdentity(Wire):

@@ -105,6 +105,7 @@ def _controllers(leader: str, count: int) -> dict[str, Any]:
         "httpAddress": "10.0.0.1:19876",
         "selfId": "n0",
         "raftAddress": "10.0.0.1:10878",
+        "keelmqVersion": "0.1.0",
     }
 
 
@@ -146,7 +147,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "getHasUnitSubTopicList": ({}, {"body": {"topicList": []}}),
     "getHasUnitSubUnUnitTopicList": ({}, {"body": {"topicList": []}}),
     "updateNamesrvConfig": ({"body": "c3VwcG9ydEFjdGluZ01hc3Rlcj10cnVlCg=="}, {}),
-    "getNamesrvConfig": ({}, {"body": "bGlzdGVuUG9ydD05ODc2Cg=="}),
+    "getNamesrvConfig": ({}, {"keelmqVersion": "0.1.0", "body": "bGlzdGVuUG9ydD05ODc2Cg=="}),
     "queryDataVersion": ({**_BROKER, "body": _VERSION}, {"changed": False, "body": _VERSION}),
     "addWritePermOfBroker": (_GROUP, {"addTopicCount": 7}),
     "getBrokerMemberGroup": (

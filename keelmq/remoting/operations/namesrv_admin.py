@@ -34,9 +34,15 @@ class KVNamespaceRequest(Wire):
     namespace: str
 
 
+class NamesrvConfigResponse(Wire):
+    """Response header of 319. Ours: keelmq_version, of the program."""
+
+    keelmq_version: str = ""
+
+
 PUT_KV_CONFIG = Operation(100, "putKVConfig", PutKVConfigRequest)
 GET_KV_CONFIG = Operation(101, "getKVConfig", KVConfigKey, GetKVConfigResponse)
 DELETE_KV_CONFIG = Operation(102, "deleteKVConfig", KVConfigKey)
 GET_KV_LIST_BY_NAMESPACE = Operation(219, "getKVListByNamespace", KVNamespaceRequest, response_body=KVTable)
 UPDATE_NAMESRV_CONFIG = Operation(318, "updateNamesrvConfig", request_body=bytes)
-GET_NAMESRV_CONFIG = Operation(319, "getNamesrvConfig", response_body=bytes)
+GET_NAMESRV_CONFIG = Operation(319, "getNamesrvConfig", response=NamesrvConfigResponse, response_body=bytes)

@@ -23,6 +23,7 @@ from keelmq.remoting.operations.route import (
 )
 from keelmq.remoting.servers.http import ask
 from keelmq.runtime.config import Config, load_config
+from keelmq.runtime.program import installed_version
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins import PluginContext
@@ -310,7 +311,9 @@ async def test_settings_as_plain_text() -> None:
             headers={"content-type": "text/plain"},
         )
         text = await made.http.post("/v1/getNamesrvConfig", headers={"accept": "text/plain"})
+        as_json = await made.http.post("/v1/getNamesrvConfig")
     assert put.status_code == 200
+    assert as_json.json()["keelmqVersion"] == installed_version() != ""
     assert text.headers["content-type"] == "text/plain; charset=utf-8"
     assert "supportActingMaster=true\n" in text.text
 

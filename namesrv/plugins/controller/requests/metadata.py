@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from keelmq.remoting.operation import Call, OperationTable
 from keelmq.remoting.operations import controller as wire
+from keelmq.runtime.program import installed_version
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.requests.replies import address_text
 from namesrv.plugins.controller.settings import LiveConfig
@@ -40,4 +41,5 @@ class MetadataHandler:
             http_address=self._http_address(),
             self_id=replicator.self_id,
             raft_address=address_text(config.raft_addresses[config.controller_d_leger_self_id]),
+            keelmq_version=installed_version() or None,
         )

@@ -9,6 +9,7 @@ from broker.metadata.offsets import DelayOffsetTable
 from broker.stats.service import BrokerStats
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.frame import whole_frames
+from keelmq.runtime.program import installed_version
 from tests.support.handler_parts import Broker
 
 FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
@@ -88,6 +89,7 @@ def test_all_keys_are_there_and_are_texts(tmp_path: Path) -> None:
     assert all(isinstance(value, str) for value in table.values())
     assert (table["msgPutTotalTodayNow"], table["masterEpoch"]) == ("4", "7")
     assert (table["brokerVersionDesc"], table["brokerActive"]) == ("V5_3_3", "true")
+    assert table["keelmqVersion"] == installed_version() != ""
     assert 0 <= float(table["commitLogDiskRatio"]) <= 1
     assert table["commitLogMaxOffset"] == table["confirmOffset"] == str(broker.store.commit_log.max_offset)
     assert table["putTps"] == "0.4 0.4 0.4"

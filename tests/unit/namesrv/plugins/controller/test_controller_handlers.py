@@ -11,6 +11,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, Unknown
 from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT
+from keelmq.runtime.program import installed_version
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.raft.api import Busy, NotActive
 from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address, refused, turns
@@ -424,6 +425,7 @@ async def test_a_follower_answers_2007_but_says_who_leads(bench: Bench) -> None:
             ResponseCode.CONTROLLER_NOT_LEADER, "The controller is not in leader state", None,
         )  # fmt: skip
     reply = await bench.ask(wire.GET_METADATA_INFO)
+    assert reply.header.keelmq_version == installed_version() != ""
     assert reply.header == wire.ControllerMetadata(
         group="group1",
         controller_leader_id="n1",
@@ -432,6 +434,7 @@ async def test_a_follower_answers_2007_but_says_who_leads(bench: Bench) -> None:
         peers="n0:127.0.0.1:9878;n1:127.0.0.1:9868;",
         self_id="n0",
         raft_address="127.0.0.1:10878",
+        keelmq_version=installed_version(),
     )
 
 
