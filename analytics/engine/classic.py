@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import analytics
 from analytics.engine.environment import environment, named_main
-from analytics.engine.errors import SPARK_ERRORS
+from analytics.engine.errors import SPARK_ERRORS, is_of_lost_java
 from analytics.engine.java import Java, find_java
 from analytics.engine.settings import COMMON, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT
 from analytics.errors import AnalyticsError
@@ -172,9 +172,10 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _stop(spark: SparkSession, progress: Callable[[str], None]) -> None:
-    """Stops the session, also if its JVM is gone (killed, out of memory): the last request has failed
-    already."""
+    """Stops the session. If its JVM is gone, it is stopped: killed or out of memory, which the last request
+    has told, or by the same signal as this process."""
     try:
         spark.stop()
     except STOP_ERRORS as error:
-        progress(f"Spark could not be stopped: {error}")
+        if not is_of_lost_java(error):
+            progress(f"Spark could not be stopped: {error}")

@@ -45,7 +45,7 @@ def spark_in_one_line(parts: Callable[[], list[str]] = list) -> Iterator[None]:
     try:
         yield
     except SPARK_ERRORS as error:
-        if _is_of_lost_java(error):
+        if is_of_lost_java(error):
             raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
         text = engine_error(error)
         if _PARQUET.search(str(error)) and (damaged := damaged_part(parts())) is not None:
@@ -85,7 +85,7 @@ def _short(text: str) -> str:
     return text if len(text) <= ERROR_CHARS_MAX else f"{text[:ERROR_CHARS_MAX]} ..."
 
 
-def _is_of_lost_java(error: Exception) -> bool:
+def is_of_lost_java(error: Exception) -> bool:
     """py4j raises its base class, with no stack trace of Java in the text, for an answer that never came."""
     if isinstance(error, ConnectionError):
         return True
