@@ -19,6 +19,7 @@ import yaml
 from tests.deploy.chart import CHART, IMMUTABLE, LABELS, comparable, immutable, objects_of, template
 from tests.deploy.conftest import ROOT
 from tests.deploy.objects import Object, Objects, container, pod_spec
+from tests.deploy.test_documented import section
 from tests.deploy.test_schema import NEWEST, OLDEST
 
 EXAMPLES_OF = {
@@ -270,6 +271,23 @@ def test_the_schema_knows_each_value_and_no_other() -> None:
         return [at, *itertools.chain(*inner)]
 
     assert len(paths(schema, yaml.safe_load((CHART / "values.yaml").read_text()))) >= 10
+
+
+def test_the_documented_commands(helm: Path, tmp_path: Path) -> None:
+    """Those of docs/kubernetes.md, with its file: each renders the chart, and the values have their effect."""
+    values, *lines = re.findall(r"^```(?:yaml|sh)\n(.*?)^```", section("Helm"), flags=re.DOTALL | re.MULTILINE)
+    name = values.splitlines()[0].removeprefix("# ")
+    (tmp_path / name).write_text(values)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    commands = [line.split() for line in "".join(lines).splitlines() if line.startswith("helm ")]
+    assert [command[1] for command in commands] == ["install", "upgrade", "template"]
+    for _, _, *arguments in commands:
+        found = Objects(list(yaml.safe_load_all(run(helm, "template", *arguments, directory=tmp_path))))
+        assert {each["metadata"]["namespace"] for each in found.all} == {"keelmq"}
+        stateful = found.named("StatefulSet", "keelmq-broker-a")
+        assert pod_spec(stateful)["priorityClassName"] == "high"
+        assert container(stateful)["image"] == f"HOST/keelmq:{chart()['version']}"
+        assert "priorityClassName" not in pod_spec(found.named("StatefulSet", "keelmq-broker-b"))
 
 
 # -- helm's own commands ---------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ spec:
             - {name: ha, containerPort: 10912}
             - {name: http, containerPort: 20911}
           # ten minutes to start: recovery reads what was not flushed before a crash
-          {{- include "keelmq.probes" (list $ 300) | nindent 10 }}
+          {{- include "keelmq.probes" (list $ 300 "/readyz") | nindent 10 }}
           resources: {{- toYaml $of.resources | nindent 12 }}
           {{- include "keelmq.confined" $ | nindent 10 }}
           volumeMounts:

@@ -81,7 +81,7 @@ spec:
             - {name: {{ include "keelmq.ha" .name }}, containerPort: {{ add .listenPort 1 }}}
             {{- end }}
           # All three ask the container, never one broker: a restart would take the others along.
-          {{- include "keelmq.probes" (list . 300) | nindent 10 }}
+          {{- include "keelmq.probes" (list . 300 "/readyz/all") | nindent 10 }}
           resources: {{- toYaml $of.resources | nindent 12 }}
           {{- include "keelmq.confined" . | nindent 10 }}
           volumeMounts:

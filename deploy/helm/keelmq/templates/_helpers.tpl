@@ -106,7 +106,7 @@ prometheus.io/scheme: https
 {{- end }}
 {{- end }}
 
-{{/* (list $ failures until the start has failed) */}}
+{{/* (list $ failures until the start has failed, path of readiness) */}}
 {{- define "keelmq.probes" -}}
 {{- $scheme := ternary ", scheme: HTTPS" "" (index . 0).Values.security.enabled -}}
 startupProbe:
@@ -120,7 +120,7 @@ livenessProbe:
   timeoutSeconds: 5
   failureThreshold: 3
 readinessProbe:
-  httpGet: {path: /readyz, port: http{{ $scheme }}}
+  httpGet: {path: {{ index . 2 }}, port: http{{ $scheme }}}
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 2

@@ -80,7 +80,7 @@ spec:
             - {name: controller, containerPort: 9878}
             - {name: raft, containerPort: 10878}
             - {name: http, containerPort: 19876}
-          {{- include "keelmq.probes" (list . 60) | nindent 10 }}
+          {{- include "keelmq.probes" (list . 60 "/readyz") | nindent 10 }}
           resources: {{- toYaml $of.resources | nindent 12 }}
           {{- include "keelmq.confined" . | nindent 10 }}
           volumeMounts:

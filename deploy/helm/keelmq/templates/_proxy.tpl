@@ -67,7 +67,7 @@ spec:
           ports:
             - {name: grpc, containerPort: 8081}
             - {name: http, containerPort: 18081}
-          {{- include "keelmq.probes" (list . 60) | nindent 10 }}
+          {{- include "keelmq.probes" (list . 60 "/readyz") | nindent 10 }}
           lifecycle:
             # No new connections come before the port closes: the Service has dropped the pod by then.
             preStop: {exec: {command: [sleep, "5"]}}
