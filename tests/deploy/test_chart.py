@@ -274,7 +274,7 @@ def test_the_schema_knows_each_value_and_no_other() -> None:
 
 
 def test_the_documented_commands(helm: Path, tmp_path: Path) -> None:
-    """Those of docs/kubernetes.md, with its file: each renders the chart, and the values take effect."""
+    """Those of docs/kubernetes.md, with its file: each renders the chart, and the values have an effect."""
     values, *lines = re.findall(
         r"^```(?:yaml|sh)\n(.*?)^```", section("Helm"), flags=re.DOTALL | re.MULTILINE
     )

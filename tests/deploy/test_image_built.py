@@ -1,0 +1,147 @@
+"""The Dockerfile, built with buildah on a base of Debian's packages, and its programs as a pod runs them: as
+uid 10001, with a read-only root. No registry of images is asked."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.conftest import ROOT
+from tests.deploy.test_image import PROJECT
+
+PACKAGES = "python3,python3-venv,ca-certificates"
+BYTES_MAX = 200_000_000
+"""Of what the image adds to its base."""
+PIP_FILES = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+"""How this machine reaches the packages; no part of the image."""
+AS_A_POD = """
+set -e
+mount --bind "$ROOT" "$ROOT"
+mount -o remount,bind,ro "$ROOT"
+mount -t tmpfs tmpfs "$ROOT/tmp"
+mount -t tmpfs -o uid=10001,gid=10001 tmpfs "$ROOT/var/lib/keelmq"
+ip link set lo up
+exec chroot --userspec="$USER_OF" "$ROOT" env -i PATH="$PATH_OF" "$@"
+"""
+READY = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:19876/readyz', timeout=5).status)"
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        os.getuid() != 0 or not all(map(shutil.which, ("buildah", "debootstrap", "unshare", "ip"))),
+        reason="needs root, buildah and debootstrap: apt-get install buildah debootstrap iproute2",
+    ),
+]
+
+
+class Buildah:
+    """With a storage of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._command = ["buildah", "--root", f"{directory}/storage", "--runroot", f"{directory}/run"]
+
+    def __call__(self, *arguments: str | Path) -> str:
+        environ = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
+        done = run(*self._command, *arguments, environ=environ)
+        assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+        return done.stdout.strip()
+
+
+def run(*command: str | Path, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    found = Buildah(tmp_path_factory.mktemp("buildah"))
+    try:
+        yield found
+    finally:
+        found("rm", "--all")  # unmounts
+        found("rmi", "--all", "--force")
+
+
+@pytest.fixture(scope="module")
+def base(buildah: Buildah) -> str:
+    """An image like python:3.11-slim-bookworm: Python with pip and setuptools outside of any environment."""
+    working = buildah("from", "scratch")
+    root = Path(buildah("mount", working))
+    done = run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", root)
+    assert done.returncode == 0, done.stdout[-2_000:]
+    for each in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+        each.unlink()
+    (pip,) = root.glob("usr/share/python-wheels/pip-*.whl")
+    wheels = "/usr/share/python-wheels"
+    install = ("install", "--quiet", "--no-index", f"--find-links={wheels}", "pip", "setuptools")
+    done = run("chroot", root, "python3", f"{wheels}/{pip.name}/pip", *install)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(root / "var/cache/apt")
+    shutil.rmtree(root / "var/lib/apt/lists")
+    buildah("commit", "--quiet", working, "base")
+    return "localhost/base"
+
+
+@pytest.fixture(scope="module")
+def image(buildah: Buildah, base: str) -> str:
+    if not (ROOT / "keelmq/web/static/console/index.html").exists():
+        pytest.skip("the checkout has no pages: run `./run keelmq version`")
+    mounts = [f"--volume={each}:{each}:ro" for each in PIP_FILES if Path(each).exists()]
+    bases = [f"--build-arg={name}={base}" for name in ("BASE", "BUILD_BASE")]
+    buildah("bud", "--quiet", *bases, *mounts, "-f", "deploy/docker/Dockerfile", "-t", "keelmq", ".")
+    return "localhost/keelmq"
+
+
+@pytest.fixture(scope="module")
+def as_a_pod(buildah: Buildah, image: str) -> tuple[list[str], dict[str, str]]:
+    """The beginning of a command line, and its environment."""
+    config = json.loads(buildah("inspect", "--type", "image", image))["OCIv1"]["config"]
+    variables = dict(each.split("=", 1) for each in config["Env"])
+    root = buildah("mount", buildah("from", image))
+    environ = {
+        "PATH": os.environ["PATH"],
+        "ROOT": root,
+        "USER_OF": config["User"],
+        "PATH_OF": variables["PATH"],
+    }
+    return ["unshare", "--mount", "--net", "sh", "-c", AS_A_POD, "sh"], environ
+
+
+def test_the_image_is_small(as_a_pod: tuple[list[str], dict[str, str]]) -> None:
+    _, environ = as_a_pod
+    size, whole = (
+        int(run("du", "-sb", environ["ROOT"] + path).stdout.split()[0]) for path in ("/opt/keelmq", "")
+    )
+    print(f"image: {whole / 1e6:.0f} MB, of which {size / 1e6:.0f} MB are KeelMQ and its packages")
+    assert 50_000_000 < size < BYTES_MAX
+
+
+def test_every_program_starts_without_rights(as_a_pod: tuple[list[str], dict[str, str]]) -> None:
+    prefix, environ = as_a_pod
+    for program in PROJECT["scripts"]:
+        done = run(*prefix, program, "--version", environ=environ)
+        assert done.returncode == 0 and PROJECT["version"] in done.stdout, f"{program}: {done.stderr}"
+    assert run(*prefix, "id", "-u", environ=environ).stdout == "10001\n"
+    assert run(*prefix, "touch", "/opt/keelmq/file", environ=environ).returncode != 0
+    assert run(*prefix, "python3", "-m", "pip", "--version", environ=environ).returncode != 0
+    found = run(*prefix, "find", "/", "-xdev", "-type", "f", "-perm", "/6000", environ=environ)
+    assert found.stdout == ""
+
+
+def test_the_command_of_the_image_serves_and_stops(as_a_pod: tuple[list[str], dict[str, str]]) -> None:
+    """A name server: it is ready by the health check of compose.yaml, and SIGTERM ends it."""
+    prefix, environ = as_a_pod
+    with subprocess.Popen([*prefix, "mqnamesrv"], env=environ, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            assert server.stdout.readline().startswith("ready: mqnamesrv listening on 0.0.0.0:9876")
+            done = run("nsenter", f"--target={server.pid}", "--net", "python3", "-c", READY)
+            assert done.stdout == "200\n", done.stderr
+            server.terminate()
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
