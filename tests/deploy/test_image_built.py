@@ -53,7 +53,17 @@ class Buildah:
 
 
 def run(*command: str | Path, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    """Without a terminal: packages that are set up would stop a process in the background."""
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
