@@ -114,7 +114,7 @@ MODEL_OF = {
 
 ADDED_TO_ANSWERS = {
     "ElectMasterResponseHeader": {"controllers"},
-    "GetMetaDataResponseHeader": {"httpAddress", "raftAddress", "selfId"},
+    "GetMetaDataResponseHeader": {"httpAddress", "keelmqVersion", "raftAddress", "selfId"},
     "GetReplicaInfoResponseHeader": {"controllers", "syncStateSetEpoch"},
     "RegisterBrokerResponseHeader": {"listeners"},
     "RegisterBrokerToControllerResponseHeader": {"controllers"},

@@ -22,7 +22,7 @@ FRAMES = Path(__file__).parents[4] / "fixtures" / "frames"
 FX = {"cluster_name": "FxCluster", "broker_name": "broker-a"}
 OURS = {
     1004: {"syncStateSetEpoch"},  # what a broker of ours reads beside the set
-    1005: {"selfId", "raftAddress"},  # what addController asks a newcomer for
+    1005: {"selfId", "raftAddress", "keelmqVersion"},  # for addController, and for status
 }
 
 
