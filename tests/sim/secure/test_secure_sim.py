@@ -28,7 +28,7 @@ from tests.sim.whole.machines import Process
 from tests.support.slices import first
 
 FAST, SLOW = range(1, 3), range(3, 200)
-RARE = 10
+RARE = 8
 """A slave dials the attacker that took its master's address."""
 ran = cache(run_seed)
 """For tests that look at the same seeds."""
