@@ -304,6 +304,7 @@ async def test_a_new_master_knows_what_was_given_back(scene: Scene) -> None:
 async def test_a_queue_in_order_goes_on_soon(scene: Scene) -> None:
     await popped(scene, b"a", order="true", queueId=0)
     await renew(scene, invisible_ms=SOON_MS, ended=True)
+    assert await renew(scene) is None, "nobody renews it"
     assert not await scene.pop(order="true", queueId=0)
     scene.run(SOON_MS)
     assert [each.body for each in await scene.pop(order="true", queueId=0)] == [b"a"]

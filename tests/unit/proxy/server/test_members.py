@@ -3,21 +3,28 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.app.broker import Broker
+from broker.clients.proxied_requests import Sender
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Failed
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation
 from keelmq.remoting.operations.clients import (
     GET_CONSUMER_LIST_BY_GROUP,
+    HEART_BEAT,
+    UNREGISTER_CLIENT,
     ConnectionBody,
     ConsumerConnectionBody,
     ConsumerGroupRequest,
 )
 from keelmq.runtime.clock import now_ms
+from keelmq.security.core.signature import Credential
+from proxy.core.names import Client
+from proxy.server.cluster import Call
+from proxy.server.members import Members
 from proxy.wire import messaging_pb2 as pb
 from tests.support.server_parts import until
 from tests.unit.proxy.server.parts import (
@@ -118,6 +125,38 @@ async def test_a_member_goes_with_its_termination(served: tuple[Broker, GrpcClie
     await client.call("NotifyClientTermination", request)
     await until(lambda: not broker.clients.proxied.producers)
     assert await producers(broker) == []
+
+
+class Recording:
+    """A cluster that carries out every request of Members. requests: each code, and whose it is."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, str]] = []
+
+    async def route(self, topic: str) -> None: ...
+
+    async def once(
+        self, _route: None, _broker: str, operation: Operation[Any, Any], *_: object, call: Call, **__: object
+    ) -> Ok[Empty]:
+        self.requests.append((operation.code, call.sender.access_key))
+        return Ok(Empty())
+
+
+async def test_another_user_does_not_end_a_member() -> None:
+    """Client ids are no secret. The proxy would not tell brokers of the client again."""
+    cluster = Recording()
+    members, now = Members(cast(Any, cluster)), now_ms()
+    owner, other = (
+        Call(Client("c"), Sender("10.0.0.1:1", Credential(name, "", b"")), now + 3_000)
+        for name in ("alice", "bob")
+    )
+    members.produces(owner, "T", "broker-a")
+    await until(lambda: cluster.requests == [(HEART_BEAT.code, "alice")])
+    members.ended(other)
+    members.ended(owner)
+    await until(lambda: len(cluster.requests) == 2)
+    assert cluster.requests[1] == (UNREGISTER_CLIENT.code, "alice")
+    await members.close()
 
 
 async def test_a_member_that_is_silent_goes(served: tuple[Broker, GrpcClient]) -> None:

@@ -347,6 +347,25 @@ async def test_messages_of_a_push_consumer_have_an_owner(served: tuple[Broker, G
     await until(lambda: state.owned("g", "tester")[0].is_delivered, "29061 with the pop")
 
 
+async def test_a_handle_of_a_topic_that_is_deleted_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name server has a route of it any more."""
+    async with serving(tmp_path, auto_create_topic_enable=False) as (broker, client):
+        await create(broker)
+        await client.send("one")
+        _, [message] = await client.receive()
+        popped_ms = handle_of(message).split(" ")[5]
+        old = (
+            handle_of(message).replace(f" {popped_ms} ", " 1700000000000 ", 1).replace(" T ", " deleted ", 1)
+        )
+        request = pb.AckMessageRequest(group=GROUP, topic=pb.Resource(name="deleted"))
+        request.entries.add(message_id="m", receipt_handle=old)
+        for gone_ms, code in ((600_000, pb.TOPIC_NOT_FOUND), (0, pb.INVALID_RECEIPT_HANDLE)):
+            monkeypatch.setattr("proxy.core.absences.GONE_MS", gone_ms)
+            assert (await client.call("AckMessage", request)).entries[0].status.code == code
+
+
 async def received_by_push(client: GrpcClient, body: str) -> str:
     """Sends a message that the push consumer `tester` receives. Returns the handle."""
     await client.send(body)
