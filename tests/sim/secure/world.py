@@ -11,8 +11,9 @@ from random import Random
 from typing import Any
 
 from broker.app.broker import Broker
-from keelmq.remoting.operation import Ok
+from keelmq.remoting.operation import Ok, Outcome
 from keelmq.remoting.operations.auth import AUTH_CREATE_USER, UserInfo, UserRequest
+from keelmq.security.core.access import WRONG_SIGNATURE
 from keelmq.security.signer import Signer
 from tests.sim.checkers import Violation
 from tests.sim.secure.admissions import Admissions
@@ -110,6 +111,11 @@ class SecureGroup(WholeGroup):
         self.clients += founders
         if others:
             self.clients.append(UserAdministrator(self, "users", "10.0.2.5", self.users))
+
+    def is_final(self, outcome: Outcome[Any]) -> bool:
+        """A broker that has not heard of the user refuses the signature, and the attacker may send the same
+        request when it has (ADR 31, "What remains")."""
+        return super().is_final(outcome) and getattr(outcome, "remark", "") != WRONG_SIGNATURE
 
     # -- deaths ------------------------------------------------------------------------------------------
 

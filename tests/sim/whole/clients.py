@@ -127,8 +127,8 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Reads every queue, at masters and slaves, and commits what it has read. A commit whose fate is unknown
-    may still arrive, late: the group is not used any more. `damaged_records`: how many it has received."""
+    """Reads every queue, at masters and slaves, and commits what it has read. A commit that is not final may
+    be carried out late: the group is not used any more. `damaged_records`: how many it has received."""
 
     def __init__(self, world: "WholeGroup", name: str, host: str) -> None:
         self.generation = self.damaged_records = 0
@@ -179,7 +179,7 @@ class Consumer(Client):
         if isinstance(outcome, Ok):
             if self.world.power_cuts == power_cuts:  # else the answer may have been under way at the cut
                 self.world.judge.offsets[key] = offset
-        elif isinstance(outcome, Unknown):
+        elif not self.world.is_final(outcome):
             self.generation += 1
             self.world.judge.offsets = {
                 each: value for each, value in self.world.judge.offsets.items() if each[0] != group

@@ -21,6 +21,7 @@ from broker.app.broker import Broker
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
+from keelmq.remoting.operation import Outcome, Unknown
 from keelmq.security.signer import Signer
 from namesrv.plugins.controller.core.state import BrokerSet
 from tests.sim.checkers import Violation
@@ -320,6 +321,10 @@ class WholeGroup:
         for source in sources:
             for target in targets:
                 self.network.cut(self.hosts[source], self.hosts[target], both=both)
+
+    def is_final(self, outcome: Outcome[Any]) -> bool:
+        """Whether a request with this outcome has been carried out, or never will be."""
+        return not isinstance(outcome, Unknown)
 
     def do(self, client: Client, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """In that client's process."""
