@@ -35,7 +35,7 @@ from tests.fuzz.frames import Finding, fast_directory, held_bytes
 from tests.fuzz.grpc_inputs import TYPES, Given, Input, Maker, class_of, nothing_given
 from tests.fuzz.http2 import visit
 from tests.fuzz.security import GROWN_BYTES_MAX, Report, shown
-from tests.unit.proxy.server.parts import GrpcClient, handle_of, serving
+from tests.unit.proxy.server.parts import ENDED_MEANWHILE, GrpcClient, handle_of, serving
 
 ROUND_INPUTS: Final = 5_000
 AT_ONCE: Final = 48
@@ -63,8 +63,6 @@ GRPC_CODES: Final = {name: {grpc.StatusCode.UNIMPLEMENTED} for name in (*UNIMPLE
 }
 """Errors of gRPC that an answer may be; also those of LATE_CODES."""
 LATE_CODES: Final = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
-ENDED_MEANWHILE: Final = "Internal error from Core"
-"""What grpc.aio makes of a write to a stream that the server has just ended."""
 SETTINGS: Final = {
     "grpcMaxConcurrentCalls": CALLS_MAX,
     "grpcMaxInboundMessageSize": 65_536,

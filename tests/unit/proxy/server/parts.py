@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc.aio
 
@@ -19,6 +19,8 @@ from proxy.wire import messaging_pb2 as pb
 HOST = "127.0.0.1"
 METADATA = (("x-mq-client-id", "tester"), ("x-mq-language", "JAVA"))
 TOPIC, GROUP = pb.Resource(name="T"), pb.Resource(name="g")
+ENDED_MEANWHILE: Final = "Internal error from Core"
+"""What grpc.aio makes of a write to a stream that the server has just ended."""
 
 
 class Pulled(NamedTuple):
