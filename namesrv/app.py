@@ -329,7 +329,8 @@ class Namesrv:
             remark = f"brokers register at listenPort, not at listener {queries.listener}"
             table.unsupported = {operation.code: remark for operation in OF_BROKERS}
         self._bind_users(table)
-        table.access, table.audit = self.security.access, self.audit
+        security, table.audit = self.security, self.audit
+        table.access = security.access if queries.listener == INTERNAL else security.listener_access
         self.requests.watch(table)
         return table
 

@@ -118,7 +118,7 @@ def bind_operations(
     refused = reasons(wire_verdicts().request)
     table.unsupported |= {int(RequestCode[name]): why for name, why in refused.items()}
     parts.pending.latency.watch(table, parts.stats.creations.watchers(metadata.topics.is_system))
-    if parts.security.access is not None:
+    if parts.security.accesses:
 
         def answer_waiting() -> None:
             """A waiting request was checked when it arrived: its user may have lost the right since."""

@@ -78,7 +78,6 @@ DRAIN_MS = 500
 """How long a stopping master waits for its pending replies."""
 DRAIN_STEP_MS = 10
 
-
 TASKS: Final = "background tasks"
 REPLICATION: Final = "replication"
 GROUP_COMMIT: Final = "group commit"
@@ -163,7 +162,7 @@ class Broker(AsyncLife):
         if self.replication is not None:
             await self.replication.listen()
         self.security.tell_super_users(self.users.users())
-        await self.listeners.start(self._bind_operations())
+        await self.listeners.start(self._bind_operations(), self.security.listener_access)
         if self.audit is not None:
             directory = self.config.audit_path or self.config.store_path_root_dir / "audit"
             node = f"{self.config.broker_name}-{self.address}"
@@ -277,6 +276,7 @@ class Broker(AsyncLife):
             services=self.services,
             settings=self._settings,
             sources=self.metric_sources,
+            accesses=self.security.accesses,
             audit=self.audit,
             proxy=lambda: self.listeners.proxy,
         )
@@ -409,7 +409,7 @@ class Broker(AsyncLife):
 
     def _make_user_exchange(self) -> UserExchange:
         tls, is_member = self.process.client_tls, self.config.member_credentials is not None
-        keeps_users = is_member and self.config.security_on
+        keeps_users = is_member and self.config.at_listeners.security_on
         servers = (*self.config.name_servers, *self.config.controllers) if keeps_users else ()
         return UserExchange(
             self._client, self.metadata, self.users, servers, verifies=tls is not None and tls.verifies

@@ -3,7 +3,7 @@
 FastAPI is imported in a thread, when the ports are bound already (keelmq/remoting/servers/http_late.py).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from broker.admin.exporter_metrics import exporter_scrape
 from broker.admin.live_settings import LiveSettings
@@ -14,7 +14,7 @@ from broker.app.proxy import Proxy
 from broker.app.status import BrokerStatus
 from broker.config.broker_config import BrokerConfig
 from broker.config.metrics_settings import PROM
-from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operation import Access, OperationTable
 from keelmq.remoting.operations.health import BrokerHealth
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
@@ -40,14 +40,15 @@ class BrokerHttp:
         services: BackgroundServices,
         settings: LiveSettings,
         sources: Callable[[], MetricSources],
+        accesses: Sequence[Access],
         audit: AuditLog | None,
         proxy: Callable[[], Proxy | None],
     ) -> None:
-        """table: of the broker. host, listen_port: as announced to clients. proxy: None: enableProxy=false,
-        or its port is not open."""
+        """table: of the broker. host, listen_port: as announced to clients. accesses: of its remoting ports.
+        proxy: None: enableProxy=false, or its port is not open."""
         self._config, self._table, self._process, self._status = config, table, process, status
         self._services, self._settings, self._sources, self._audit = services, settings, sources, audit
-        self._proxy = proxy
+        self._accesses, self._proxy = accesses, proxy
         self._address = f"{host}:{listen_port}"
         port = http_listen_port(config.http_port, listen_port=config.listen_port, bound_port=listen_port)
         self._http = self._prom = None
@@ -98,7 +99,7 @@ class BrokerHttp:
         sources, config, tls = self._sources(), self._config, self._process.tls
         found = [
             await scrape(sources),
-            security_scrape([self._table.access], [self._audit], tls, self._process.client_tls),
+            security_scrape(self._accesses, [self._audit], tls, self._process.client_tls),
         ]
         if (proxy := self._proxy()) is not None:
             found.append(proxy.scrape())

@@ -10,7 +10,7 @@ from broker.app.proxy import Proxy, ProxyParts, start_proxy
 from broker.clients.proxied_requests import ProxiedRequests
 from broker.config.broker_config import BrokerConfig
 from broker.naming.vip_port import NAME, open_fast_port
-from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operation import Access, OperationTable
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
@@ -53,23 +53,24 @@ class Listeners:
         self._proxied: ProxiedRequests | None = None
         self._port: int | None = None
 
-    async def start(self, table: OperationTable) -> None:
-        """ConfigError: a configured port is not available."""
-        config = self._config
+    async def start(self, table: OperationTable, further: Access | None) -> None:
+        """further: the check at listeners other than `internal`. ConfigError: a configured port is not
+        available."""
+        config, outside = self._config, table.with_access(further)
         self._proxied = ProxiedRequests(table)
         self._proxied.bind()
         internal = _Port("listenPort", config.bind_address, config.listen_port, self._tls)
-        further = [
+        ports = [
             _Port(f"listener {name}", host, port, self._tls.listeners)
             for name, (host, port) in config.further_listeners.items()
         ]
         self._port = await self._open(table, internal)
-        for each in further:
-            await self._open(table, each)
+        for each in ports:
+            await self._open(outside, each)
         fast = config.fast_listen_port
         self.fast_address = await self._open_fast(table, internal._replace(name=NAME), fast)
-        for each in further:
-            await self._open_fast(table, each._replace(name=f"fast port of {each.name}"), min(fast, 0))
+        for each in ports:
+            await self._open_fast(outside, each._replace(name=f"fast port of {each.name}"), min(fast, 0))
         if config.enable_proxy:
             self.proxy = await start_proxy(
                 ProxyParts(config, table, self._proxied, self.address, self._tls, self._limits)

@@ -6,7 +6,6 @@ users and no rights of its own to a topic, and what only the master of a message
 half message) is checked there."""
 
 import asyncio
-import copy
 import itertools
 from collections.abc import Callable
 from typing import Any, Final
@@ -138,9 +137,7 @@ class ProxiedRequests:
 
     def unchecked(self) -> "ProxiedRequests":
         """Returns the same table without an access check: for requests of this server itself."""
-        table = copy.copy(self._table)
-        table.access = None
-        return ProxiedRequests(table)
+        return ProxiedRequests(self._table.with_access(None))
 
     async def serve(self, command: RemotingCommand, sender: Sender) -> bytes:
         """Returns the answer's frame."""

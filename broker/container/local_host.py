@@ -168,7 +168,7 @@ class LocalHost:
                 found += await scrape(sources)
             except Exception:
                 logger.exception("%s: no metrics", broker.config.broker_name)
-        accesses = [*self._accesses, *(broker.operations.access for broker in serving)]
+        accesses = [*self._accesses, *(access for broker in serving for access in broker.security.accesses)]
         audits = [*self._audits, *(broker.audit for broker in serving)]
         found += security_scrape(accesses, audits, self._process.tls, self._process.client_tls)
         return found

@@ -61,6 +61,8 @@ def _open(file: ConfigFile, config: OpenNetworkConfig, bound: str) -> Iterator[F
 
 def _settings(name: str, config: OpenNetworkConfig) -> Iterator[Finding]:
     """Combinations that protect less than they seem to."""
+    is_inside = config.authentication_enabled or config.acl_enable
+    config = config.at_listeners
     if config.authorization_enabled and not config.authentication_enabled:
         text = (
             "authorizationEnabled without authenticationEnabled: whoever knows a user's name has its rights"
@@ -74,9 +76,12 @@ def _settings(name: str, config: OpenNetworkConfig) -> Iterator[Finding]:
     if not config.authentication_enabled and not config.acl_enable:
         return
     try:
-        mode = with_file(config).tls_server_mode
+        keys = with_file(config)
     except ConfigError:
         return
+    mode = keys.tls_server_mode
+    if not is_inside:
+        mode = keys.listeners_tls_mode or mode
     if mode != "enforcing":
         text = (
             f"tls.server.mode={mode}: on plain connections messages can be read, and a client's signed "
@@ -84,7 +89,7 @@ def _settings(name: str, config: OpenNetworkConfig) -> Iterator[Finding]:
         )
         step = "when all clients use TLS: tls.server.mode=enforcing"
         yield warning("config.security", name, text, step)
-    if not config.has_members:
+    if is_inside and not config.has_members:
         text = (
             "there are no credentials of members, so brokers, name servers and controllers refuse each other"
         )

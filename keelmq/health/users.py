@@ -11,7 +11,12 @@ from keelmq.health.findings import Finding, failed
 from keelmq.remoting.booleans import is_true
 from keelmq.remoting.operations.auth import AclInfo, UserInfo
 
-SWITCHES: Final = ("authenticationEnabled", "authorizationEnabled")
+SWITCHES: Final = (
+    "authenticationEnabled",
+    "authorizationEnabled",
+    "listenersAuthenticationEnabled",
+    "listenersAuthorizationEnabled",
+)
 SHOWN_MAX: Final = 5
 NONE: Final = "not there"
 STEP: Final = (

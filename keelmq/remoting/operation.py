@@ -4,6 +4,7 @@ Knows no socket and no server. A handler gets a typed request and a Call, and re
 CommandError; servers/tcp.py turns both into bytes, servers/http.py into HTTP.
 """
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -345,6 +346,12 @@ class OperationTable:
         self.unsupported: dict[int, str] = {}
         """Code -> the remark of its response, with code 3. Codes that are neither bound nor listed here are
         unknown."""
+
+    def with_access(self, access: Access | None) -> "OperationTable":
+        """Returns the same operations, and those that are bound later, with another check."""
+        table = copy.copy(self)
+        table.access = access
+        return table
 
     def bind(self, operation: Operation[Any, Any], handler: Handler) -> None:
         """Binds a coroutine handler. LocalProtocolError: the code is bound already."""

@@ -67,6 +67,15 @@ class SecurityConfig(Config):
         "need no signature (ours; see tls.server.need.client.auth)",
     )
     authorization_enabled: bool = Field(False, description="users may do what their ACLs allow")
+    listeners_authentication_enabled: bool | None = Field(
+        None,
+        description="authenticationEnabled at all listeners but internal (default: as there); true: clients "
+        "outside sign, and those inside need not (ours)",
+    )
+    listeners_authorization_enabled: bool | None = Field(
+        None,
+        description="authorizationEnabled at all listeners but internal (default: as there; ours)",
+    )
     authorization_provider: str = Field("", description="without effect: there is one provider")
     authorization_metadata_provider: str = Field("", description="without effect: ACLs are kept here")
     authorization_strategy: str = Field(
@@ -130,6 +139,17 @@ class SecurityConfig(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _no_weaker_outside(self) -> Self:
+        for key in ("Authentication", "Authorization"):
+            name = f"{key.lower()}_enabled"
+            if getattr(self, name) and getattr(self, f"listeners_{name}") is False:
+                raise ValueError(
+                    f"listeners{key}Enabled=false with {key.lower()}Enabled=true would check clients inside, "
+                    "and not those outside: leave it out"
+                )
+        return self
+
     @property
     def _inner_text(self) -> str:
         secret = self.inner_client_authentication_credentials
@@ -167,6 +187,16 @@ class SecurityConfig(Config):
         return (
             self.authentication_enabled or self.authorization_enabled or self.acl_enable or self.has_members
         )
+
+    @property
+    def at_listeners(self) -> Self:
+        """The keys as they are at listeners other than `internal`; the same object unless they differ."""
+        found = {
+            name: outside
+            for name in ("authentication_enabled", "authorization_enabled")
+            if (outside := getattr(self, f"listeners_{name}")) is not None and outside != getattr(self, name)
+        }
+        return self.model_copy(update=found) if found else self
 
     @property
     def has_members(self) -> bool:

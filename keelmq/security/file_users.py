@@ -51,7 +51,8 @@ def users_directory(config: FileUsersConfig, beside: Path) -> Path:
 def load_users(config: FileUsersConfig, beside: Path) -> FileUserStore | None:
     """Returns the users of this program; None: it has no access check, and no directory is set. Creates the
     first ones. beside: see users_directory(). Raises ConfigError."""
-    is_on = config.authentication_enabled or config.authorization_enabled
+    outside = config.at_listeners
+    is_on = outside.authentication_enabled or outside.authorization_enabled
     if config.users_path is None and config.security_path is None and not is_on:
         return None
     directory = users_directory(config, beside)

@@ -15,6 +15,7 @@ from keelmq.security.core.acls import Acl, InvalidAcl
 from keelmq.security.core.member_proof import MemberProofs
 from keelmq.security.core.migration import migrate
 from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl
+from keelmq.security.core.throttle import FailureThrottle
 from keelmq.security.core.users import InvalidUser, User
 from keelmq.security.server_access import ServerAccess
 from keelmq.security.signer import Signer, optional_signer
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ProgramSecurity:
-    """`access` None: all requests are served. The constructor raises ConfigError."""
+    """`access` None: all requests at `internal` are served. The constructor raises ConfigError."""
 
     def __init__(
         self,
@@ -48,16 +49,30 @@ class ProgramSecurity:
         """The credentials that sign this program's own requests."""
         self._plain_files = _plain_files(config) if config.acl_enable else None
         plain = None if self._plain_files is None else _load(self._plain_files)
-        self.access: ServerAccess | None = None
-        if config.security_on:
-            proofs = MemberProofs(uptime=now_ms, not_before_ms=clock())
+        proofs, throttle = MemberProofs(uptime=now_ms, not_before_ms=clock()), FailureThrottle()
+
+        def access_of(keys: SecurityConfig) -> ServerAccess | None:
+            if not keys.security_on:
+                return None
             control = AccessControl(
                 WithMember(users, self.member),
-                _settings(config, cluster_name, self.member_name),
+                _settings(keys, cluster_name, self.member_name),
                 plain=plain,
                 proofs=proofs,
+                throttle=throttle,
             )
-            self.access = ServerAccess(control, clock=clock, proofs=proofs)
+            return ServerAccess(control, clock=clock, proofs=proofs)
+
+        outside = config.at_listeners
+        self.access = access_of(config)
+        self.listener_access = self.access if outside is config else access_of(outside)
+        """The check at listeners other than `internal`."""
+
+    @property
+    def accesses(self) -> list[ServerAccess]:
+        """The checks of all ports, each once."""
+        both = (self.access, self.listener_access)
+        return [each for each in dict.fromkeys(both) if each is not None]
 
     @property
     def signer(self) -> Signer | None:
@@ -72,7 +87,7 @@ class ProgramSecurity:
     def tell_super_users(self, users: Iterable[User]) -> None:
         """Logs the users that may do everything: one that was created while nothing was checked stays."""
         names = sorted(user.username for user in users if user.is_super)
-        if self.access is not None and self.access.control.settings.authentication_enabled:
+        if any(each.control.settings.authentication_enabled for each in self.accesses):
             log.info("users that may do everything: %s", ", ".join(names) or "none")
 
     def when_changed(self, callback: Callable[[], None]) -> None:
@@ -91,8 +106,8 @@ class ProgramSecurity:
                 await self._poll_users()
 
     def _set_plain(self, plain: PlainAcl) -> None:
-        if self.access is not None:
-            self.access.control.set_plain(plain)
+        for each in self.accesses:
+            each.control.set_plain(plain)
         if self._changed is not None:
             self._changed()
 

@@ -81,7 +81,9 @@ def app_of(server: Served, console: ConsoleService | None) -> FastAPI:
         settings=server.context.settings,
         plugin_routers=server.context.http,
         plugin_scrapes=[
-            lambda: [security_scrape([server.table.access], [server.audit], server.tls, server.client_tls)],
+            lambda: [
+                security_scrape(server.security.accesses, [server.audit], server.tls, server.client_tls)
+            ],
             *server.context.scrapes,
         ],
         health=server.health,

@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode as Code
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest
 from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.security.signer import Credentials, signer_of
 from namesrv.core.aliases import AliasLimits
 from namesrv.core.routes import RouteTable
 from namesrv.core.topics import NAME_CHARS_MAX
@@ -166,6 +168,30 @@ async def test_tls_can_be_enforced_at_listeners_and_not_inside(tmp_path: Path) -
         finally:
             await plain.close()
             await encrypted.close()
+
+
+async def test_rights_can_be_required_at_listeners_and_not_inside(tmp_path: Path) -> None:
+    port = free_port()
+    keys = {
+        "listeners": f"external://127.0.0.1:{port}",
+        "listeners_authentication_enabled": True,
+        "listeners_authorization_enabled": True,
+        "users_path": tmp_path / "users",
+        "init_authentication_user": '{"username":"admin","password":"admin-pass-1"}',
+    }
+    async with serving(tmp_path, **keys) as (server, wire):
+        assert (await announce(wire, A, body=body_of({"T1": {}}))).code == 0
+        signed = RemotingClient(signer=signer_of(Credentials("admin", "admin-pass-1")))
+        try:
+            refused = await ask_outside(port, Code.GET_ROUTEINFO_BY_TOPIC, topic="T1")
+            assert refused.code == ResponseCode.NO_PERMISSION
+            route = RouteRequest(topic="T1")
+            assert isinstance(await signed.call(f"127.0.0.1:{port}", GET_ROUTEINFO_BY_TOPIC, route), Ok)
+            assert (await wire.ask(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"})).code == 0
+        finally:
+            await signed.close()
+        (outside,) = server.security.accesses
+        assert (server.security.access, outside.refusals["unsigned"]) == (None, 1)
 
 
 async def test_brokers_use_listen_port_only(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.naming.registration import missing_listeners
 from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import header_fields
 from keelmq.remoting.operation import Ok, OperationTable
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
@@ -17,6 +18,7 @@ from keelmq.remoting.operations.route import RegisterBrokerRequest, RegisterBrok
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.security.signer import Credentials, signer_of
 from namesrv.config import NamesrvConfig
 from tests.support.ports import free_port
 from tests.unit.broker.naming.test_route_registration import FakeNameServer, Registrations, registering
@@ -123,6 +125,36 @@ async def test_tls_can_be_enforced_at_listeners_and_not_inside(tmp_path: Path) -
         finally:
             await plain.close()
             await encrypted.close()
+
+
+async def test_signatures_can_be_required_at_listeners_and_not_inside(tmp_path: Path) -> None:
+    low, port = two_apart()
+    low.close()
+    settings = {
+        "listeners": f"external://127.0.0.1:{port}",
+        "listenersAuthenticationEnabled": True,
+        "initAuthenticationUser": '{"username":"admin","password":"admin-pass-1"}',
+    }
+    async with Broker(config(tmp_path, listenPort=0, **settings)) as broker:
+        anonymous = RemotingClient(OperationTable())
+        signed = RemotingClient(OperationTable(), signer=signer_of(Credentials("admin", "admin-pass-1")))
+        header = SendMessageRequestV2(a="P", b="TopicA", c="TBW102", d=4, e=0, g=wall_ms())
+        try:
+            for client, at, served in (
+                (anonymous, broker.address, True),
+                (anonymous, f"127.0.0.1:{port}", False),
+                (anonymous, f"127.0.0.1:{port - 2}", False),
+                (signed, f"127.0.0.1:{port}", True),
+                (signed, f"127.0.0.1:{port - 2}", True),
+            ):
+                outcome = await client.call(at, SEND_MESSAGE_V2, header, b"body")
+                assert isinstance(outcome, Ok) is served, at
+                assert served or outcome.code == ResponseCode.NO_PERMISSION
+        finally:
+            await anonymous.close()
+            await signed.close()
+        (outside,) = broker.security.accesses
+        assert (broker.security.access, outside.refusals["unsigned"]) == (None, 2)
 
 
 # ---- registration ----

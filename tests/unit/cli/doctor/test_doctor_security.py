@@ -92,6 +92,14 @@ def test_signatures_on_plain_connections(files: Files) -> None:
     assert not bad(files.found(HERE, member))
 
 
+def test_signatures_at_listeners_only(files: Files) -> None:
+    outside = {"listenersAuthenticationEnabled": "true"}
+    (rights, tls) = bad(files.found(HERE, outside))
+    assert "every user can do everything" in rights and tls.startswith("tls.server.mode=permissive")
+    outside |= {"listenersAuthorizationEnabled": "true", "listenersTlsMode": "enforcing"}
+    assert not bad(files.found(HERE, outside))
+
+
 def test_members_need_credentials(files: Files) -> None:
     texts = bad(files.found(HERE, AUTH, {"tls.server.mode": "enforcing"}))
     assert len(texts) == 1 and texts[0].startswith("there are no credentials of members")

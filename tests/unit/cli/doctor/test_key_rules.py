@@ -97,7 +97,8 @@ EXPLAINED = {
     **dict.fromkeys(
         (
             "brokerIP2", "fastListenPort", "httpBindAddress", "httpPort", "httpTlsMode",
-            "listeners", "advertisedListeners", "listenersTlsMode",
+            "listeners", "advertisedListeners", "listenersTlsMode", "listenersAuthenticationEnabled",
+            "listenersAuthorizationEnabled",
             "metricsExporterType", "metricsPromExporterHost", "haAuthenticationRequired", "haPlainMaster",
             "memberCertificateNames",
             "memberAuthenticationRequired", "tls.client.authServer", "tls.client.trustCertPath",

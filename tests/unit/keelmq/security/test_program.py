@@ -5,8 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from keelmq.runtime.config import load_config
+from keelmq.runtime.config import ConfigError, load_config
 from keelmq.security.config import SecurityConfig
 from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.plain_acl import PlainAcl
@@ -75,6 +76,37 @@ def test_one_key_is_enough_for_a_check(settings: dict[str, str], is_on: bool, as
     assert (config.security_on, config.members_required) == (is_on, asks_members)
     access = ProgramSecurity(config, tables(), cluster_name="C1").access
     assert (access is not None) is is_on
+
+
+def test_listeners_have_the_check_of_the_program_unless_keys_of_their_own_differ() -> None:
+    for settings in ({}, {"authenticationEnabled": "true", "listenersAuthenticationEnabled": "true"}):
+        made = ProgramSecurity(loaded(**settings), tables(), cluster_name="C1")
+        assert made.listener_access is made.access
+        assert len(made.accesses) == len(settings) // 2
+
+
+def test_listeners_check_more_than_the_program_and_share_its_users_and_accounts() -> None:
+    config = loaded(
+        innerClientAuthenticationCredentials=INNER,
+        memberAuthenticationRequired="false",
+        listenersAuthenticationEnabled="true",
+        listenersAuthorizationEnabled="true",
+    )
+    made = ProgramSecurity(config, tables(), cluster_name="C1")
+    assert made.access is not None and made.listener_access is not None
+    inside, outside = (each.control for each in made.accesses)
+    assert outside is made.listener_access.control
+    assert outside.settings == replace(
+        inside.settings, authentication_enabled=True, authorization_enabled=True
+    )
+    assert not inside.settings.authentication_enabled
+    assert (inside.users.generation, inside.throttle) == (outside.users.generation, outside.throttle)
+
+
+@pytest.mark.parametrize("key", ["uthenticationEnabled", "uthorizationEnabled"])
+def test_listeners_cannot_check_less_than_the_program(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"listenersA{key}=false with a{key}=true"):
+        loaded(**{f"a{key}": "true", f"listenersA{key}": "false"})
 
 
 def test_the_first_user_is_not_replaced_by_an_account_of_that_name(tmp_path: Path) -> None:
