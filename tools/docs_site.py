@@ -27,6 +27,10 @@ FOLDERS = {"docs/adr": "adr/index.md", "docs/runbooks": "runbooks/README.md"}
 """What a link to a folder leads to."""
 LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
+WRITTEN = re.compile(r"`make docs` writes this (?:page|table)(?:[^.]|\.md)*\.\s?")
+"""Where the repository's page says where its tables are: on the site they are below."""
+WITH_TABLES = re.compile(r"`docs/reference/([a-z-]+)\.md`(?: \(`make docs`\)|, written by `make docs`)?")
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.nav = [_expanded(entry) for entry in config.nav or []]
@@ -67,7 +71,7 @@ def _decisions() -> str:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     uri = page.file.src_uri
     if uri in PAGES:
-        markdown = with_tables(uri, markdown)
+        markdown = with_tables(uri, WRITTEN.sub("", markdown))
     here = next((name for name, at in OF_ROOT.items() if at == uri), f"docs/{uri}")
 
     def on_site(link: re.Match[str]) -> str:
@@ -79,4 +83,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = OF_ROOT.get(target) or FOLDERS.get(target) or target.removeprefix("docs/")
         return f"[{text}]({os.path.relpath(target, os.path.dirname(uri) or '.')}{anchor})"
 
-    return LINK.sub(on_site, markdown)
+    return LINK.sub(on_site, WITH_TABLES.sub(r"[\1](\1.md)", markdown))

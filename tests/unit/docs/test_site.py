@@ -36,6 +36,9 @@ def test_the_site_has_every_page_and_needs_no_other_host(tmp_path: Path) -> None
     loaded = re.compile(r"<(?:script|img|iframe|source)[^>]*\bsrc=\"?https?:|<link[^>]*\bhref=\"?https?:")
     assert [each.name for each in tmp_path.rglob("*.html") if loaded.search(each.read_text())] == []
     assert "allAckInSyncStateSet</code></td>" in (tmp_path / "configuration.html").read_text()
+    told = "docs/reference/"  # where a checkout has the tables
+    named = {each.name for each in tmp_path.rglob("*.html") if told in each.read_text()}
+    assert named == {"CHANGELOG.html", "testing.html"}
     assert (tmp_path / "search" / "search_index.js").stat().st_size > 1_000_000
 
 
