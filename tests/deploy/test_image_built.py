@@ -1,5 +1,5 @@
-"""The Dockerfile, built with buildah on a base of Debian's packages, and its programs as a pod runs them: as
-uid 10001, with a read-only root. No registry of images is asked."""
+"""The images of servers and of analytics, built with buildah on a base of Debian's packages, and their programs
+as a pod runs them: as uid 10001, with a read-only root. No registry of images is asked."""
 
 import json
 import os
@@ -15,7 +15,8 @@ from tests.deploy.test_image import PROJECT
 
 PACKAGES = "python3,python3-venv,ca-certificates"
 BYTES_MAX = 200_000_000
-"""Of what the image adds to its base."""
+"""Of what the image of the servers adds to its base."""
+ANALYTICS_BYTES_MAX = 900_000_000
 PIP_FILES = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 """How this machine reaches the packages; no part of the image."""
 AS_A_POD = """
@@ -96,19 +97,31 @@ def base(buildah: Buildah) -> str:
     return "localhost/base"
 
 
-@pytest.fixture(scope="module")
-def image(buildah: Buildah, base: str) -> str:
+def build(buildah: Buildah, base: str, dockerfile: str) -> str:
     if not (ROOT / "keelmq/web/static/console/index.html").exists():
         pytest.skip("the checkout has no pages: run `./run keelmq version`")
     mounts = [f"--volume={each}:{each}:ro" for each in PIP_FILES if Path(each).exists()]
     bases = [f"--build-arg={name}={base}" for name in ("BASE", "BUILD_BASE")]
-    buildah("bud", "--quiet", *bases, *mounts, "-f", "deploy/docker/Dockerfile", "-t", "keelmq", ".")
-    return "localhost/keelmq"
+    name = dockerfile.lower()
+    buildah("bud", "--quiet", *bases, *mounts, "-f", f"deploy/docker/{dockerfile}", "-t", name, ".")
+    return f"localhost/{name}"
+
+
+Pod = tuple[list[str], dict[str, str]]
+"""The beginning of a command line, and its environment."""
 
 
 @pytest.fixture(scope="module")
-def as_a_pod(buildah: Buildah, image: str) -> tuple[list[str], dict[str, str]]:
-    """The beginning of a command line, and its environment."""
+def as_a_pod(buildah: Buildah, base: str) -> Pod:
+    return pod_of(buildah, build(buildah, base, "Dockerfile"))
+
+
+@pytest.fixture(scope="module")
+def analytics_pod(buildah: Buildah, base: str) -> Pod:
+    return pod_of(buildah, build(buildah, base, "Dockerfile.analytics"))
+
+
+def pod_of(buildah: Buildah, image: str) -> Pod:
     config = json.loads(buildah("inspect", "--type", "image", image))["OCIv1"]["config"]
     variables = dict(each.split("=", 1) for each in config["Env"])
     root = buildah("mount", buildah("from", image))
@@ -121,16 +134,21 @@ def as_a_pod(buildah: Buildah, image: str) -> tuple[list[str], dict[str, str]]:
     return ["unshare", "--mount", "--net", "sh", "-c", AS_A_POD, "sh"], environ
 
 
-def test_the_image_is_small(as_a_pod: tuple[list[str], dict[str, str]]) -> None:
-    _, environ = as_a_pod
+def bytes_of(pod: Pod, name: str) -> int:
+    """Of KeelMQ and its packages."""
+    _, environ = pod
     size, whole = (
         int(run("du", "-sb", environ["ROOT"] + path).stdout.split()[0]) for path in ("/opt/keelmq", "")
     )
-    print(f"image: {whole / 1e6:.0f} MB, of which {size / 1e6:.0f} MB are KeelMQ and its packages")
-    assert 50_000_000 < size < BYTES_MAX
+    print(f"image of {name}: {whole / 1e6:.0f} MB, of which {size / 1e6:.0f} MB are KeelMQ and its packages")
+    return size
 
 
-def test_every_program_starts_without_rights(as_a_pod: tuple[list[str], dict[str, str]]) -> None:
+def test_the_image_is_small(as_a_pod: Pod) -> None:
+    assert 50_000_000 < bytes_of(as_a_pod, "servers") < BYTES_MAX
+
+
+def test_every_program_starts_without_rights(as_a_pod: Pod) -> None:
     prefix, environ = as_a_pod
     for program in PROJECT["scripts"]:
         done = run(*prefix, program, "--version", environ=environ)
@@ -142,7 +160,7 @@ def test_every_program_starts_without_rights(as_a_pod: tuple[list[str], dict[str
     assert found.stdout == ""
 
 
-def test_the_command_of_the_image_serves_and_stops(as_a_pod: tuple[list[str], dict[str, str]]) -> None:
+def test_the_command_of_the_image_serves_and_stops(as_a_pod: Pod) -> None:
     """A name server: it is ready by the health check of compose.yaml, and SIGTERM ends it."""
     prefix, environ = as_a_pod
     with subprocess.Popen([*prefix, "mqnamesrv"], env=environ, stdout=subprocess.PIPE, text=True) as server:
@@ -155,3 +173,16 @@ def test_the_command_of_the_image_serves_and_stops(as_a_pod: tuple[list[str], di
             assert server.wait(30) == 0
         finally:
             server.kill()
+
+
+def test_analytics_makes_its_pages(analytics_pod: Pod) -> None:
+    """On a volume that uid 10001 can write to, with no other right."""
+    prefix, environ = analytics_pod
+    assert 200_000_000 < bytes_of(analytics_pod, "analytics") < ANALYTICS_BYTES_MAX
+    steps = (
+        "keelmq analytics generate --output /tmp/in --groups 1 --hours 1 --incidents none"
+        " && keelmq analytics run --input /tmp/in --output /tmp/out && ls /tmp/out/current.json"
+    )
+    done = run(*prefix, "sh", "-c", steps, environ=environ)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert done.stdout.splitlines()[-1] == "/tmp/out/current.json"
