@@ -1,5 +1,5 @@
-"""The images of servers and of analytics, built with buildah on a base of Debian's packages, and their programs
-as a pod runs them: as uid 10001, with a read-only root. No registry of images is asked."""
+"""The images of servers and of analytics, built with buildah on a base of Debian's packages, and their
+programs as a pod runs them: as uid 10001, with a read-only root. No registry of images is asked."""
 
 import json
 import os
