@@ -87,15 +87,19 @@ def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:
     assert build_wheel(tmp_path).read_bytes() == wheel.read_bytes()
 
 
-def test_the_build_gets_what_it_needs_and_no_more() -> None:
-    """.dockerignore begins with everything and lets in by name."""
-    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.analytics", "Dockerfile.spark"])
+def test_the_build_gets_what_it_needs_and_no_more(name: str) -> None:
+    """The ignore file begins with everything and lets in by name."""
+    own = COMPOSE_DIRECTORY / f"{name}.dockerignore"
+    text = (own if own.exists() else ROOT / ".dockerignore").read_text()
+    lines = [line for line in text.splitlines() if line and line[0] != "#"]
     assert lines[0] == "*"
     let_in = {line[1:] for line in lines if line[0] == "!"}
     hook = PACKAGES["hooks"]["custom"]["path"]
     needed = {"pyproject.toml", hook, PROJECT["readme"], *PROJECT["license-files"], *PACKAGES["packages"]}
-    for source in (each.split()[0] for each in instructions("COPY")):
-        if source not in (".", "--from=build"):
+    dockerfile = (COMPOSE_DIRECTORY / name).read_text()
+    for source in (each.split()[0] for each in instructions("COPY", dockerfile)):
+        if source != "." and not source.startswith("--from="):
             needed.add(source)
     assert let_in == needed
     assert not any(fnmatch.fnmatch("deploy/k8s/base/raft.key", pattern) for pattern in let_in)

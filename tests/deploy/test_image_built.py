@@ -24,7 +24,7 @@ set -e
 mount --bind "$ROOT" "$ROOT"
 mount -o remount,bind,ro "$ROOT"
 mount -t tmpfs tmpfs "$ROOT/tmp"
-mount -t tmpfs -o uid=10001,gid=10001 tmpfs "$ROOT/var/lib/keelmq"
+test ! -d "$ROOT/var/lib/keelmq" || mount -t tmpfs -o uid=10001,gid=10001 tmpfs "$ROOT/var/lib/keelmq"
 ip link set lo up
 exec chroot --userspec="$USER_OF" "$ROOT" env -i PATH="$PATH_OF" "$@"
 """
