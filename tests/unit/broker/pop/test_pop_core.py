@@ -119,6 +119,15 @@ def test_a_queue_is_free_once_when_its_messages_are_visible() -> None:
     assert pop_state.next_free(300) is None
 
 
+def test_a_queue_is_free_earlier_without_its_last_message() -> None:
+    pop_state = OrderState()
+    pop_state.popped(PLACE, Block(100, 50, (4, 5), 6))
+    assert pop_state.change(PLACE, 4, 100, 120) is not None
+    assert pop_state.next_free(149) is None
+    pop_state.ack(PLACE, 5, 100)
+    assert pop_state.next_free(149) == PLACE
+
+
 QUEUES = [Queue("T", name, queue_id) for name in ("a", "b") for queue_id in range(4)]
 
 
