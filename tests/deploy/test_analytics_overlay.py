@@ -119,7 +119,7 @@ def test_the_image_copies_what_its_context_has(image: str, copies: list[str]) ->
     docker = ROOT / "deploy" / "docker"
     ignored = (docker / f"Dockerfile.{image}.dockerignore").read_text().splitlines()
     common = {line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] != "#"}
-    assert common - set(ignored) == {"!proxy", "!requirements/run.txt"}
+    assert common - set(ignored) == {"!requirements/run.txt"}
     text = (docker / f"Dockerfile.{image}").read_text()
     copied = re.findall(r"^COPY (?!--from)(\S+)", text, flags=re.MULTILINE)
     assert copied == copies

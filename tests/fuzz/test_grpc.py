@@ -70,8 +70,8 @@ async def leaves_a_task(*_: object) -> Any:
     [
         (Receiving, "ack_message", raises, "the status is 50001|AckMessage failed: ZeroDivisionError"),
         (Sending, "send_message", answers_nothing, "0 entries for"),
-        (MessagingService, "notify_client_termination", leaves_a_task, "left behind: {'tasks'"),
-        (Producers, "ended", lambda *_: None, "left behind: {'streams'"),
+        (MessagingService, "notify_client_termination", leaves_a_task, r"left behind: \{[^}]*'tasks'"),
+        (Producers, "ended", lambda *_: None, r"left behind: \{[^}]*'streams'"),
     ],
 )
 def test_a_broken_server_is_found(

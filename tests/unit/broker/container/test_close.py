@@ -28,10 +28,10 @@ async def several(tmp_path: Path, start: Starter, names: str = NAMES) -> Asker:
     return await start(container_config(tmp_path, *(broker_file(tmp_path, name) for name in names)))
 
 
-def open_paths(part: str) -> list[str]:
-    """The open files of this process below a directory of this name."""
+def open_paths(directory: Path) -> list[str]:
+    """The open files of this process below a directory."""
     paths = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
-    return [path for path in paths if part in path]
+    return [path for path in paths if path.startswith(f"{directory}/")]
 
 
 class HeldStart:
@@ -80,7 +80,7 @@ async def test_a_broker_that_is_being_added_is_stopped(
             await closing
             (outcome,) = await asyncio.gather(adding, return_exceptions=True)
     assert "the container stops" in str(getattr(outcome, "remark", outcome)), outcome
-    assert not open_paths("store-b")
+    assert not open_paths(tmp_path / "store-b")
     assert not [each.get_name() for each in asyncio.all_tasks() if "b" in each.get_name().split("_")]
 
 
@@ -130,7 +130,7 @@ async def test_a_long_recovery_is_given_up(
         await start.end(asker)
         (outcome,) = await asyncio.gather(adding, return_exceptions=True)
     assert "the container stops" in str(getattr(outcome, "remark", outcome)), outcome
-    assert not open_paths("store-b")
+    assert not open_paths(tmp_path / "store-b")
     monkeypatch.setattr(RecordDispatcher, "scan", scan)
     again = await several(tmp_path, start, "ab")
     assert set(await again.brokers()) == {"c1_a_0"}, "b was removed"

@@ -280,6 +280,8 @@ async def test_the_container_ends_though_brokers_hang(
         assert not (tmp_path / "store-a" / "abort").exists(), "a clean exit"
     finally:
         free.set()
+        left = [each for each in asyncio.all_tasks() if each.get_name() == "stop of c1_b_0"]
+        await asyncio.gather(*left, return_exceptions=True)  # closes its files
 
 
 async def test_a_hand_over_that_fails_does_not_end_those_of_others(

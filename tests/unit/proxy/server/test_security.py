@@ -103,7 +103,8 @@ async def as_admin(
     operation = broker.operations.handlers[code][0]
     client = RemotingClient(signer=signer_of(ADMIN, proof=True))
     made = None if body is None else operation.request_body.model_validate(body)
-    outcome = await client.call(broker.address, operation, operation.request.model_validate(fields), made)
+    header = operation.request.model_validate(fields)
+    outcome = await client.call(broker.address, operation, header, made, timeout_ms=60_000)
     await client.close()
     assert isinstance(outcome, Ok), outcome
 
