@@ -26,6 +26,7 @@ from cli.repair import repair
 from cli.status.command import status
 from cli.status.top import top
 from cli.tls_options import add_program_options
+from cli.upgrade.command import upgrade
 from cli.verify.command import verify
 from keelmq.runtime.compiled import built_report
 from keelmq.runtime.program import version_line
@@ -192,6 +193,7 @@ app.add_typer(restore, name="restore")
 app.command("verify")(verify)
 app.add_typer(container, name="container")
 app.command("rebalance-masters")(rebalance_masters)
+app.command("upgrade")(upgrade)
 
 
 @app.command()

@@ -57,9 +57,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nothing more may be done before the operator has decided."""
+    """Nothing more may be done before the operator has decided. is_gap: allow_gap would allow it."""
 
     reasons: tuple[str, ...]
+    is_gap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def next_step(view: View, target: str, *, only: str | None = None, allow_gap: bo
     if not pending:
         return Done()
     if not allow_gap and (reasons := tuple(dict.fromkeys(gaps(view, pending)))):
-        return Stop(reasons)
+        return Stop(reasons, is_gap=True)
     newer = [each for each in pending if each.has_brokers and _is_newer(each, target)]
     others = [each for each in pending if not each.has_brokers]
     if newer:
