@@ -32,6 +32,8 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.controller import TRANSFER_LEADER, ControllerIdRequest
 
 POLL_S = 0.25
+TOLD_AFTER_S = 5.0
+"""A restart that takes longer reports what it waits for."""
 AGAIN = "the same command goes on where this one stopped"
 
 Tell = Callable[[str, dict[str, Any]], None]
@@ -156,7 +158,10 @@ class Roll:
             if self._order.command is None:
                 deadline_s = (deadline_s or self._deadline_s()) if has_begun else None
             if deadline_s is not None:
-                self._check(deadline_s, self._missing(server, now, view))
+                missing = self._missing(server, now, view)
+                self._check(deadline_s, missing)
+                if self._deadline_s() - deadline_s > TOLD_AFTER_S:
+                    self._waits(missing)
             await asyncio.sleep(POLL_S)
 
     def _missing(self, server: Server, now: Server | None, view: View) -> str:

@@ -1,0 +1,237 @@
+"""keelmq upgrade with real processes of two versions under traffic: up, and back down.
+
+The old version is the last commit whose servers do not report their version; the new one is this checkout,
+which says that it is NEW. Each name server with its controller, and each broker, is on a loopback address of
+its own.
+"""
+
+import asyncio
+import importlib.metadata
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cli.lab.ack_log import AckLog
+from cli.lab.cluster import Cluster, Launcher, Program
+from cli.lab.traffic import Traffic, read_back
+from keelmq.client.admin import AdminClient
+from keelmq.health.reach import Reach
+from keelmq.health.status import ClusterStatus
+from keelmq.health.summary import take_status
+from keelmq.remoting.operations.route import TopicConfig
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+OLD_COMMIT = "c8b656b1^"
+OLD, NEW = "none", "0.2.0"
+TOPIC = "orders"
+RATE = 300
+STOP_TIMEOUT_S = 60.0
+SETTINGS = {"allAckInSyncStateSet": "true", "minInSyncReplicas": "2"}
+HELPER = """\
+import socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    connection.sendall(" ".join(sys.argv[2:]).encode() + b"\\n")
+    answer = connection.makefile().readline().strip()
+print(answer)
+sys.exit(answer != "restarted")
+"""
+
+
+class Versions(Launcher):
+    """`of`: program -> the directories that Python imports it from."""
+
+    def __init__(self, path: str) -> None:
+        self.default, self.of = path, dict[str, str]()
+
+    def host(self, name: str) -> str:
+        return f"127.0.0.{int(name.rpartition('-')[2]) + 1}"
+
+    def bind(self, name: str) -> str:
+        return self.host(name)
+
+    def command(self, program: Program) -> list[str]:
+        path = self.of.get(program.name, self.default)
+        _, *arguments = super().command(program)
+        return ["env", f"PYTHONPATH={path}", sys.executable, "-P", *arguments]
+
+
+@pytest.fixture(scope="module")
+def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    git = ["git", "-C", str(ROOT), "archive", OLD_COMMIT, "keelmq", "namesrv", "broker", "proxy"]
+    done = subprocess.run(git, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"the history does not have {OLD_COMMIT}: {done.stderr.decode().strip()}")
+    directory = tmp_path_factory.mktemp("old")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+@pytest.fixture
+def new_path(tmp_path: Path) -> str:
+    """This checkout, as if it were installed as NEW."""
+    info = tmp_path / "installed" / f"keelmq-{NEW}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: keelmq\nVersion: {NEW}\n")
+    plugins = importlib.metadata.distribution("keelmq").read_text("entry_points.txt") or ""
+    (info / "entry_points.txt").write_text(plugins)
+    return f"{info.parent}:{ROOT}"
+
+
+class Acks(AckLog):
+    """Knows the longest time between two acknowledgements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_ms, self._last_ms = 0, 0
+
+    def acknowledge(self, number: int, *, started_ms: int, now_ms: int, attempts: int) -> None:
+        super().acknowledge(number, started_ms=started_ms, now_ms=now_ms, attempts=attempts)
+        self.longest_ms = max(self.longest_ms, now_ms - (self._last_ms or now_ms))
+        self._last_ms = now_ms
+
+
+class Restarts:
+    """Restarts a program when the helper asks for it. They begin one at a time, if the command keeps its
+    word."""
+
+    def __init__(self, cluster: Cluster, versions: Versions, directory: Path) -> None:
+        self._cluster, self._versions = cluster, versions
+        self.path, self.socket = "", directory / "restarts"
+        self.asked: list[tuple[str, str]] = []
+        self._helper = directory / "helper.py"
+        self._helper.write_text(HELPER)
+
+    @property
+    def command(self) -> str:
+        return f"{sys.executable} {self._helper} {self.socket} {{kind}} {{address}}"
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kind, address = (await reader.readline()).decode().split()
+        self.asked.append((kind, address))
+        program = next(each for each in self._cluster.programs if each.address == address)
+        self._versions.of[program.name] = self.path
+        await asyncio.to_thread(self._cluster.stop_program, program, STOP_TIMEOUT_S)
+        self._cluster.start_program(program)
+        writer.write(b"restarted\n")
+        await writer.drain()
+        writer.close()
+
+
+async def status(cluster: Cluster) -> ClusterStatus:
+    async with Reach(2_000) as reach:
+        return await take_status(reach, cluster.namesrv_addr.split(";"))
+
+
+@asynccontextmanager
+async def running(directory: Path, versions: Versions) -> AsyncIterator[Cluster]:
+    """Three name servers with controllers and a group of three, all in sync, with a topic."""
+    cluster = Cluster(directory / "cluster", launcher=versions, broker_settings=SETTINGS)
+
+    async def whole() -> str | None:
+        found = await status(cluster)
+        groups = found.groups
+        is_whole = len(groups) == 1 and len(groups[0].sync_state_set) == 3 and not found.problems
+        return groups[0].master_address if is_whole else None
+
+    async def made(admin: AdminClient) -> bool:
+        routes = [await admin.name_servers.topic_list(each.address) for each in cluster.name_servers]
+        return all(TOPIC in each for each in routes)
+
+    with cluster:
+        cluster.start()
+        master = await cluster.until("three in sync", whole, timeout_s=60)
+        async with AdminClient() as admin:
+            topic = TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4)
+            await admin.brokers.update_topic(master, topic)
+            await cluster.until("a route", lambda: made(admin), timeout_s=20)
+        yield cluster
+
+
+@asynccontextmanager
+async def traffic_of(cluster: Cluster, acks: Acks) -> AsyncIterator[None]:
+    """Sends; when it is left, all sends have ended, and all messages are read back."""
+    traffic = Traffic(cluster.namesrv_addr, TOPIC, acks, rate=RATE)
+    traffic.start()
+
+    async def enough(count: int) -> bool:
+        traffic.check()
+        return acks.acked >= count
+
+    try:
+        await cluster.until("traffic", lambda: enough(RATE), timeout_s=20)
+        yield
+        more = acks.acked + RATE
+        await cluster.until("traffic afterwards", lambda: enough(more), timeout_s=20)
+        await traffic.stop()
+        await read_back(cluster.namesrv_addr, TOPIC, acks)
+    finally:
+        await traffic.close()
+
+
+async def keelmq(*arguments: str) -> tuple[int, list[str]]:
+    """Returns the exit code and the lines of a keelmq command."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "cli.keelmq",
+        *arguments,
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    lines = []
+    try:
+        async for line in process.stdout:
+            lines.append(line.decode().rstrip())
+            print(lines[-1], flush=True)
+        return await process.wait(), lines
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def versions_of(found: ClusterStatus) -> Iterator[str]:
+    yield from (each.keelmq_version for each in found.name_servers)
+    yield from (each.keelmq_version for each in found.controllers)
+    yield from (each.keelmq_version for group in found.groups for each in group.replicas)
+
+
+async def test_up_and_down_under_traffic(old_tree: Path, new_path: str, tmp_path: Path) -> None:
+    versions, acks = Versions(str(old_tree)), Acks()
+    async with running(tmp_path, versions) as cluster:
+        restarts = Restarts(cluster, versions, tmp_path)
+        server = await asyncio.start_unix_server(restarts.answer, restarts.socket)
+        of_all = ("-n", cluster.namesrv_addr)
+        async with server, traffic_of(cluster, acks):
+            for to, path in ((NEW, new_path), (OLD, str(old_tree))):
+                restarts.asked.clear()
+                restarts.path = path
+                code, plan = await keelmq("upgrade", *of_all, "--to", to, "--plan")
+                assert code == 0 and not restarts.asked
+                upgrade = ("upgrade", *of_all, "--to", to, "--restart", restarts.command, "--timeout", "60")
+                code, lines = await keelmq(*upgrade)
+                assert code == 0, "\n".join(lines)
+                assert set(versions_of(await status(cluster))) == {"" if to == OLD else to}
+                assert lines[-1] == f"done: every server has {to}"
+                assert len(plan) == len(lines) - 1 - sum("waiting" in each for each in lines)
+                kinds = [kind for kind, _ in restarts.asked]
+                namesrvs, brokers = ["namesrv"] * 3, ["broker"] * 3
+                assert kinds == (namesrvs + brokers if to == NEW else brokers + namesrvs)
+                assert len(set(restarts.asked)) == 6
+                code, lines = await keelmq(*upgrade)
+                assert code == 0 and lines == [f"nothing to do: every server has {to}"]
+        report = acks.report()
+        print(report.result_line(), f"failed={report.unacknowledged} longest_gap_ms={acks.longest_ms}")
+        assert report.lost == 0 and report.damaged == 0 and report.unacknowledged == 0
