@@ -230,6 +230,8 @@ class Model:
                 assert self.masters[name] == from_id != to_id and to_id in self.in_sync[name]
                 assert self.process_of(name, from_id) is not self.process_of(name, to_id)
                 assert self.process_of(name, from_id).version != self.target
+                if all(self.process_of(name, each).kind is Kind.BROKER for each in self.ids[name]):
+                    assert self.process_of(name, to_id).version == self.target
                 self.masters[name] = to_id
             case TransferLeader(from_id, to_id):
                 assert self.leader == from_id
