@@ -6,7 +6,7 @@ controllers and name servers, and the last word is Done, twice.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -53,6 +53,12 @@ class Model:
         self._make_brokers()
         self.masters = {name: dice.choice(ids) for name, ids in self.ids.items()}
         self.in_sync = {name: set(ids) for name, ids in self.ids.items()}
+        self.linked = {name: set(ids) for name, ids in self.ids.items()}
+        self.name_servers = [each for each in self.processes if each.kind is Kind.NAME_SERVER]
+        self.registered = {each.address: self._replicas() for each in self.name_servers}
+
+    def _replicas(self) -> set[tuple[str, int]]:
+        return {(name, broker_id) for name, ids in self.ids.items() for broker_id in ids}
 
     def _make_controllers(self) -> None:
         dice = self._dice
@@ -99,7 +105,8 @@ class Model:
         return (
             not any(each.down for each in self.processes)
             and self.leader in self.controllers
-            and all(self.in_sync[name] == set(ids) for name, ids in self.ids.items())
+            and all(self.in_sync[name] == self.linked[name] == set(ids) for name, ids in self.ids.items())
+            and all(each == self._replicas() for each in self.registered.values())
             and all(self.masters[name] in ids for name, ids in self.ids.items())
         )
 
@@ -108,8 +115,14 @@ class Model:
         process.down = self._dice.randint(1, 5)
         if process.member and process.member == self.leader:
             self.leader = ""
+        if process.kind is Kind.NAME_SERVER:
+            self.registered[process.address].clear()
+        for each in self.registered.values():
+            each.difference_update(process.brokers)
         for name, broker_id in process.brokers:
-            self.in_sync[name].discard(broker_id)
+            self.linked[name].discard(broker_id)
+            if self._dice.random() < 0.7:  # else it is back before the master has noticed
+                self.in_sync[name].discard(broker_id)
             if self.masters[name] == broker_id:
                 self.masters[name] = 0
 
@@ -118,34 +131,36 @@ class Model:
         for process in self.processes:
             process.down = max(process.down - 1, 0)
         running = [each.member for each in self.processes if each.member and not each.down]
-        if not self.leader and 2 * len(running) > len(self.controllers):
+        if not self.leader and self._dice.random() < 0.5 and 2 * len(running) > len(self.controllers):
             self.leader = self._dice.choice(running)
         for name, ids in self.ids.items():
             up = [each for each in ids if not self.process_of(name, each).down]
-            if not self.masters[name] and (able := sorted(self.in_sync[name]) or up) and self.leader:
+            able = [each for each in up if each in self.in_sync[name]] or up
+            if not self.masters[name] and able and self.leader:
                 self.masters[name] = self._dice.choice(able)
                 self.in_sync[name].add(self.masters[name])
+                self.linked[name] = {self.masters[name]}
             if self.masters[name]:
-                self.in_sync[name] |= {each for each in up if self._dice.random() < 0.4}
+                self.linked[name] |= self._some(up)
+                self.in_sync[name] |= self._some(self.linked[name])
+            for each in self.name_servers:
+                if not each.down:
+                    self.registered[each.address] |= {(name, broker_id) for broker_id in self._some(up)}
+
+    def _some(self, ids: Iterable[int]) -> set[int]:
+        return {each for each in ids if self._dice.random() < 0.4}
 
     def view(self) -> View:
         """What the servers answer."""
         groups = [self._group(name, ids) for name, ids in self.ids.items()]
-        name_servers = [each for each in self.processes if each.kind is Kind.NAME_SERVER]
-        registered = {
-            name: frozenset(
-                self.broker_address(name, each) for each in ids if not self.process_of(name, each).down
-            )
-            for name, ids in self.ids.items()
-        }
         facts = Facts(
-            registered={each.address: registered for each in name_servers if not each.down},
+            registered={each.address: self._table(each) for each in self.name_servers if not each.down},
             linked={
-                group.master_address: frozenset(self.in_sync[group.broker_name])
+                group.master_address: frozenset(self.linked[group.broker_name])
                 for group in groups
                 if group.master_id is not None
             },
-            embedded={each.address: f"{each.address}0" for each in name_servers if each.member},
+            embedded={each.address: f"{each.address}0" for each in self.name_servers if each.member},
             contained={
                 self.broker_address(*broker): each.address
                 for each in self.processes
@@ -164,12 +179,19 @@ class Model:
                     problem="connection refused" if each.down else "",
                     keelmq_version="" if each.down else each.version,
                 )
-                for each in name_servers
+                for each in self.name_servers
             ],
             controllers=list(self._controllers()),
             groups=groups,
         )
         return view_of(found, facts)
+
+    def _table(self, name_server: Process) -> dict[str, frozenset[str]]:
+        listed = self.registered[name_server.address]
+        return {
+            group: frozenset(self.broker_address(name, each) for name, each in listed if name == group)
+            for group in self.ids
+        }
 
     def _controllers(self) -> Iterator[ControllerStatus]:
         for each in self.processes:
@@ -249,8 +271,7 @@ class Model:
         if process.member:
             assert allow_gap or len(self.controllers) >= 3
             assert self.leader != process.member or len(self.controllers) == 1
-        name_servers = [each for each in self.processes if each.kind is Kind.NAME_SERVER]
-        assert allow_gap or name_servers != [process]
+        assert allow_gap or self.name_servers != [process]
 
     def _check_order(self) -> None:
         of_brokers = [rank(each.version) for each in self.processes if each.brokers]
