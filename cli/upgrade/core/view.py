@@ -226,7 +226,7 @@ def _of_controllers(found: ClusterStatus, facts: Facts) -> Iterator[Fault]:
             yield Fault(each.address, f"controller: {committed - each.last_applied} entries behind")
     leaders = [each.member or each.address for each in found.controllers if each.role == "leader"]
     if found.controllers and len(leaders) != 1:
-        yield Fault("controllers", f"{' and '.join(leaders) or 'none of them'} leads")
+        yield Fault("controllers", f"{' and '.join(leaders)} lead" if leaders else "none of them leads")
 
 
 def _of_group(group: GroupStatus, facts: Facts) -> Iterator[Fault]:
