@@ -53,7 +53,7 @@ class Survey:
     @property
     def name_servers(self) -> str:
         """All of them, host:port;host:port."""
-        return ";".join(self._name_servers)
+        return ";".join(each.address for each in self.found.name_servers)
 
     @property
     def controllers(self) -> str:

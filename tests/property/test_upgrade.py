@@ -321,7 +321,7 @@ def test_the_plan_is_the_deed(seed: int, target: str) -> None:
     model = Model(random.Random(seed), target)
     *shown, end = plan(model.view(), target, allow_gap=True)
     assert end == Done()
-    made = []
+    made: list[Deed] = []
     while (step := next_step(model.view(), target, allow_gap=True)) != Done():
         if isinstance(step, Restart):
             made.append(step)

@@ -90,7 +90,9 @@ def facts(found: ClusterStatus, *, embedded: bool = True) -> Facts:
     return Facts(
         registered={each.address: table for each in found.name_servers},
         linked={
-            group.master_address: frozenset(each.broker_id for each in group.replicas[1:])
+            group.master_address: frozenset(
+                each.broker_id for each in group.replicas if each.broker_id != group.master_id
+            )
             for group in found.groups
         },
         embedded=pairs if embedded else {},
