@@ -56,7 +56,7 @@ def upgrade(
             metavar="COMMAND",
             help="Installs the target and restarts one process, such as 'ssh {host} sudo systemctl restart "
             "{unit}'; placeholders {host} {unit} {kind} {address} {name} {version} (default: say what to "
-            "restart, and wait until somebody has done it)",
+            "restart, and wait until it is done)",
         ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the steps, and change nothing")] = False,

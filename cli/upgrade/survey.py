@@ -1,6 +1,6 @@
 """The view of a running cluster: what `keelmq status` asks, and what an upgrade needs besides.
 
-It remembers what it has seen: a server that nobody lists any more, because it restarts, is missing.
+It remembers what it has seen: a server that is not listed any more, because it restarts, is missing.
 """
 
 from collections.abc import Iterator, Mapping

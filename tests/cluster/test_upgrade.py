@@ -8,10 +8,13 @@ its own.
 import asyncio
 import importlib.metadata
 import io
+import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,25 +28,29 @@ from keelmq.health.reach import Reach
 from keelmq.health.status import ClusterStatus
 from keelmq.health.summary import take_status
 from keelmq.remoting.operations.route import TopicConfig
+from tests.support.pages import ROOT, blocks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).parents[2]
 OLD_COMMIT = "c8b656b1^"
 OLD, NEW = "none", "0.2.0"
 TOPIC = "orders"
 RATE = 300
 STOP_TIMEOUT_S = 60.0
 SETTINGS = {"allAckInSyncStateSet": "true", "minInSyncReplicas": "2"}
-HELPER = """\
+UNITS = {"keelmq-namesrv": "namesrv", "keelmq-broker": "broker"}
+SSH = """\
+#!{python}
 import socket, sys
+*_, host, command = sys.argv
 with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect(sys.argv[1])
-    connection.sendall(" ".join(sys.argv[2:]).encode() + b"\\n")
+    connection.connect("{socket}")
+    connection.sendall(f"{{host}} {{command}}\\n".encode())
     answer = connection.makefile().readline().strip()
 print(answer)
 sys.exit(answer != "restarted")
 """
+"""The program `ssh` of the test: another machine is a loopback address, and its systemctl is the test."""
 
 
 class Versions(Launcher):
@@ -100,31 +107,45 @@ class Acks(AckLog):
         self._last_ms = now_ms
 
 
-class Restarts:
-    """Restarts a program when the helper asks for it. They begin one at a time, if the command keeps its
-    word."""
+class Machines:
+    """What ssh carries out: it installs a version, and restarts a unit with it. `restarted`: the units."""
 
-    def __init__(self, cluster: Cluster, versions: Versions, directory: Path) -> None:
-        self._cluster, self._versions = cluster, versions
-        self.path, self.socket = "", directory / "restarts"
-        self.asked: list[tuple[str, str]] = []
-        self._helper = directory / "helper.py"
-        self._helper.write_text(HELPER)
-
-    @property
-    def command(self) -> str:
-        return f"{sys.executable} {self._helper} {self.socket} {{kind}} {{address}}"
+    def __init__(
+        self, cluster: Cluster, versions: Versions, paths: Mapping[str, str], directory: Path
+    ) -> None:
+        self._cluster, self._versions, self._paths = cluster, versions, paths
+        self.socket, self.bin = directory / "machines", directory / "bin"
+        self.restarted: list[tuple[str, str]] = []
+        self.bin.mkdir()
+        (self.bin / "ssh").write_text(SSH.format(python=sys.executable, socket=self.socket))
+        (self.bin / "ssh").chmod(0o755)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        kind, address = (await reader.readline()).decode().split()
-        self.asked.append((kind, address))
-        program = next(each for each in self._cluster.programs if each.address == address)
-        self._versions.of[program.name] = self.path
+        host, _, command = (await reader.readline()).decode().strip().partition(" ")
+        form = r"sudo /opt/keelmq/bin/pip install keelmq==(\S+) && sudo systemctl restart (\S+)"
+        found = re.fullmatch(form, command)
+        assert found, command
+        version, unit = found.groups()
+        self.restarted.append((unit, host))
+        of_unit = (each for each in self._cluster.programs if each.module == UNITS[unit])
+        program = next(each for each in of_unit if each.address.startswith(f"{host}:"))
+        self._versions.of[program.name] = self._paths[version]
         await asyncio.to_thread(self._cluster.stop_program, program, STOP_TIMEOUT_S)
         self._cluster.start_program(program)
         writer.write(b"restarted\n")
         await writer.drain()
         writer.close()
+
+
+def documented(name_servers: str, to: str) -> list[list[str]]:
+    """Returns the commands of docs/machines.md, for this cluster."""
+    (block,) = (
+        each for each in blocks(ROOT / "docs" / "machines.md") if each.text.startswith("keelmq upgrade")
+    )
+    commands = [shlex.split(each)[1:] for each in block.script().splitlines()]
+    assert [each[-2:-1] for each in commands] == [["0.2.0"], ["--restart"]]
+    values = {commands[0][2]: name_servers, "0.2.0": to}
+    return [[values.get(word, word) for word in each] for each in commands]
 
 
 async def status(cluster: Cluster) -> ClusterStatus:
@@ -178,7 +199,7 @@ async def traffic_of(cluster: Cluster, acks: Acks) -> AsyncIterator[None]:
         await traffic.close()
 
 
-async def keelmq(*arguments: str) -> tuple[int, list[str]]:
+async def keelmq(machines: Machines, *arguments: str) -> tuple[int, list[str]]:
     """Returns the exit code and the lines of a keelmq command."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -186,6 +207,7 @@ async def keelmq(*arguments: str) -> tuple[int, list[str]]:
         "cli.keelmq",
         *arguments,
         cwd=ROOT,
+        env={**os.environ, "PATH": f"{machines.bin}:{os.environ['PATH']}"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -211,26 +233,25 @@ def versions_of(found: ClusterStatus) -> Iterator[str]:
 async def test_up_and_down_under_traffic(old_tree: Path, new_path: str, tmp_path: Path) -> None:
     versions, acks = Versions(str(old_tree)), Acks()
     async with running(tmp_path, versions) as cluster:
-        restarts = Restarts(cluster, versions, tmp_path)
-        server = await asyncio.start_unix_server(restarts.answer, restarts.socket)
-        of_all = ("-n", cluster.namesrv_addr)
+        paths = {OLD: str(old_tree), NEW: new_path}
+        machines = Machines(cluster, versions, paths, tmp_path)
+        server = await asyncio.start_unix_server(machines.answer, machines.socket)
         async with server, traffic_of(cluster, acks):
-            for to, path in ((NEW, new_path), (OLD, str(old_tree))):
-                restarts.asked.clear()
-                restarts.path = path
-                code, plan = await keelmq("upgrade", *of_all, "--to", to, "--plan")
-                assert code == 0 and not restarts.asked
-                upgrade = ("upgrade", *of_all, "--to", to, "--restart", restarts.command, "--timeout", "60")
-                code, lines = await keelmq(*upgrade)
+            for to in (NEW, OLD):
+                machines.restarted.clear()
+                show, upgrade = documented(cluster.namesrv_addr, to)
+                code, plan = await keelmq(machines, *show)
+                assert code == 0 and not machines.restarted
+                code, lines = await keelmq(machines, *upgrade, "--timeout", "60")
                 assert code == 0, "\n".join(lines)
                 assert set(versions_of(await status(cluster))) == {"" if to == OLD else to}
                 assert lines[-1] == f"done: every server has {to}"
                 assert len(plan) == len(lines) - 1 - sum("waiting" in each for each in lines)
-                kinds = [kind for kind, _ in restarts.asked]
-                namesrvs, brokers = ["namesrv"] * 3, ["broker"] * 3
-                assert kinds == (namesrvs + brokers if to == NEW else brokers + namesrvs)
-                assert len(set(restarts.asked)) == 6
-                code, lines = await keelmq(*upgrade)
+                units = [unit for unit, _ in machines.restarted]
+                name_servers, brokers = ["keelmq-namesrv"] * 3, ["keelmq-broker"] * 3
+                assert units == (name_servers + brokers if to == NEW else brokers + name_servers)
+                assert len(set(machines.restarted)) == 6
+                code, lines = await keelmq(machines, *upgrade)
                 assert code == 0 and lines == [f"nothing to do: every server has {to}"]
         report = acks.report()
         print(report.result_line(), f"failed={report.unacknowledged} longest_gap_ms={acks.longest_ms}")
