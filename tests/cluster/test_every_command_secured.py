@@ -136,6 +136,7 @@ KEELMQ: Mapping[str, Row] = {
     "doctor": Row("-n {n} -a {a}"),
     "verify": Row("-n {n}"),
     "rebalance-masters": Row("-n {n} -a {a} --dry-run"),
+    "upgrade": Row("-n {n} -a {a} --plan", 0, "nothing to do"),
     "backup controllers": Row("{out}/controllers.backup -a {a}"),
     "backup store": Row("{out}/store -b {b}", 1, "backupPath is not set"),
     "backup metadata": Row("{out}/metadata.backup -b {b}"),

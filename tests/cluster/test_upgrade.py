@@ -22,6 +22,7 @@ import pytest
 
 from cli.lab.ack_log import AckLog
 from cli.lab.cluster import Cluster, Launcher, Program
+from cli.lab.container_cluster import ContainerCluster
 from cli.lab.traffic import Traffic, read_back
 from keelmq.client.admin import AdminClient
 from keelmq.health.reach import Reach
@@ -38,7 +39,11 @@ TOPIC = "orders"
 RATE = 300
 STOP_TIMEOUT_S = 60.0
 SETTINGS = {"allAckInSyncStateSet": "true", "minInSyncReplicas": "2"}
-UNITS = {"keelmq-namesrv": "namesrv", "keelmq-broker": "broker"}
+UNITS = {
+    "keelmq-namesrv": "namesrv",
+    "keelmq-broker": "broker",
+    "keelmq-container": "broker.container",
+}
 SSH = """\
 #!{python}
 import socket, sys
@@ -83,12 +88,11 @@ def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture
-def new_path(tmp_path: Path) -> str:
-    """This checkout, as if it were installed as NEW."""
-    info = tmp_path / "installed" / f"keelmq-{NEW}.dist-info"
+def installed(directory: Path, version: str) -> str:
+    """Returns the path of this checkout, as if it were installed with this version."""
+    info = directory / "installed" / version / f"keelmq-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: keelmq\nVersion: {NEW}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: keelmq\nVersion: {version}\n")
     plugins = importlib.metadata.distribution("keelmq").read_text("entry_points.txt") or ""
     (info / "entry_points.txt").write_text(plugins)
     return f"{info.parent}:{ROOT}"
@@ -120,7 +124,12 @@ class Machines:
         (self.bin / "ssh").write_text(SSH.format(python=sys.executable, socket=self.socket))
         (self.bin / "ssh").chmod(0o755)
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with await asyncio.start_unix_server(self._answer, self.socket):
+            yield
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, command = (await reader.readline()).decode().strip().partition(" ")
         form = r"sudo /opt/keelmq/bin/pip install keelmq==(\S+) && sudo systemctl restart (\S+)"
         found = re.fullmatch(form, command)
@@ -154,15 +163,14 @@ async def status(cluster: Cluster) -> ClusterStatus:
 
 
 @asynccontextmanager
-async def running(directory: Path, versions: Versions) -> AsyncIterator[Cluster]:
-    """Three name servers with controllers and a group of three, all in sync, with a topic."""
-    cluster = Cluster(directory / "cluster", launcher=versions, broker_settings=SETTINGS)
+async def running(cluster: Cluster, groups: int = 1) -> AsyncIterator[None]:
+    """All replicas are in sync, and there is a topic in the first group."""
 
     async def whole() -> str | None:
         found = await status(cluster)
-        groups = found.groups
-        is_whole = len(groups) == 1 and len(groups[0].sync_state_set) == 3 and not found.problems
-        return groups[0].master_address if is_whole else None
+        is_whole = len(found.groups) == groups and not found.problems
+        is_whole = is_whole and all(len(each.sync_state_set) == 3 for each in found.groups)
+        return found.groups[0].master_address if is_whole else None
 
     async def made(admin: AdminClient) -> bool:
         routes = [await admin.name_servers.topic_list(each.address) for each in cluster.name_servers]
@@ -175,7 +183,7 @@ async def running(directory: Path, versions: Versions) -> AsyncIterator[Cluster]
             topic = TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4)
             await admin.brokers.update_topic(master, topic)
             await cluster.until("a route", lambda: made(admin), timeout_s=20)
-        yield cluster
+        yield
 
 
 @asynccontextmanager
@@ -230,13 +238,13 @@ def versions_of(found: ClusterStatus) -> Iterator[str]:
     yield from (each.keelmq_version for group in found.groups for each in group.replicas)
 
 
-async def test_up_and_down_under_traffic(old_tree: Path, new_path: str, tmp_path: Path) -> None:
-    versions, acks = Versions(str(old_tree)), Acks()
-    async with running(tmp_path, versions) as cluster:
-        paths = {OLD: str(old_tree), NEW: new_path}
+async def test_up_and_down_under_traffic(old_tree: Path, tmp_path: Path) -> None:
+    paths = {OLD: str(old_tree), NEW: installed(tmp_path, NEW)}
+    versions, acks = Versions(paths[OLD]), Acks()
+    cluster = Cluster(tmp_path / "cluster", launcher=versions, broker_settings=SETTINGS)
+    async with running(cluster):
         machines = Machines(cluster, versions, paths, tmp_path)
-        server = await asyncio.start_unix_server(machines.answer, machines.socket)
-        async with server, traffic_of(cluster, acks):
+        async with machines.serving(), traffic_of(cluster, acks):
             for to in (NEW, OLD):
                 machines.restarted.clear()
                 show, upgrade = documented(cluster.namesrv_addr, to)
@@ -253,6 +261,40 @@ async def test_up_and_down_under_traffic(old_tree: Path, new_path: str, tmp_path
                 assert len(set(machines.restarted)) == 6
                 code, lines = await keelmq(machines, *upgrade)
                 assert code == 0 and lines == [f"nothing to do: every server has {to}"]
-        report = acks.report()
-        print(report.result_line(), f"failed={report.unacknowledged} longest_gap_ms={acks.longest_ms}")
-        assert report.lost == 0 and report.damaged == 0 and report.unacknowledged == 0
+        nothing_is_lost(acks)
+
+
+async def test_containers_under_traffic(tmp_path: Path) -> None:
+    """Three containers with a replica of two groups each: a container is one step, and its masters move
+    before."""
+    paths = {version: installed(tmp_path, version) for version in ("0.1.9", NEW)}
+    versions, acks = Versions(paths["0.1.9"]), Acks()
+    cluster = ContainerCluster(
+        tmp_path / "cluster",
+        groups=("broker-a", "broker-b"),
+        containers=3,
+        launcher=versions,
+        broker_settings=SETTINGS,
+    )
+    containers = ";".join(
+        f"{each.own['brokerContainerIP']}:{each.own['listenPort']}" for each in cluster.containers
+    )
+    async with running(cluster, groups=2):
+        machines = Machines(cluster, versions, paths, tmp_path)
+        async with machines.serving(), traffic_of(cluster, acks):
+            _, upgrade = documented(cluster.namesrv_addr, NEW)
+            code, lines = await keelmq(machines, *upgrade, "--timeout", "60")
+            assert code == 1 and "name that with --container" in lines[-1] and not machines.restarted
+            code, lines = await keelmq(machines, *upgrade, "--container", containers, "--timeout", "60")
+            assert code == 0, "\n".join(lines)
+            assert set(versions_of(await status(cluster))) == {NEW}
+            units = [unit for unit, _ in machines.restarted]
+            assert units == ["keelmq-namesrv"] * 3 + ["keelmq-container"] * 3
+            assert sum("handed over in" in each for each in lines) >= 2
+        nothing_is_lost(acks)
+
+
+def nothing_is_lost(acks: Acks) -> None:
+    report = acks.report()
+    print(report.result_line(), f"failed={report.unacknowledged} longest_gap_ms={acks.longest_ms}")
+    assert report.lost == 0 and report.damaged == 0 and report.unacknowledged == 0

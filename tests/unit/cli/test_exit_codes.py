@@ -42,6 +42,10 @@ OF_KEELMQ = (
     ("verify -n {dead}", 3),
     ("rebalance-masters -n {ns} --dry-run", 1),
     ("rebalance-masters -n {dead} --dry-run", 3),
+    ("upgrade -n {ns} --plan --only controllers", 0),
+    ("upgrade -n {ns} --plan --to 99.0", 1),
+    ("upgrade -n {ns} --to newest", 2),
+    ("upgrade -n {dead}", 3),
 )
 
 
