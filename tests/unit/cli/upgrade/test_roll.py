@@ -164,6 +164,20 @@ def test_a_cluster_that_is_not_whole_is_waited_for(world: World) -> None:
     assert sum(each.startswith("waiting") for each in lines(result)) == 1
 
 
+def test_a_step_ends_when_the_cluster_is_whole_again(world: World) -> None:
+    """The server has the target version before it is in sync."""
+    slave = world.found.groups[0].replicas[1]
+
+    def behind() -> None:
+        is_up = slave.keelmq_version == NEW
+        put(slave, is_in_sync=not is_up or world.looks.count(behind) < 10)
+
+    world.looks = [behind] * 60
+    result = world.run("--restart", world.command)
+    assert result.exit_code == 0, result.output
+    assert [each for each in lines(result) if "waiting" in each] == []
+
+
 def test_nothing_is_touched_in_a_cluster_that_stays_broken(world: World) -> None:
     put(world.found.groups[0].replicas[1], is_in_sync=False)
     result = world.run("--restart", world.command)
