@@ -33,6 +33,9 @@ NAME = "keelmq upgrade"
 REQUEST_TIMEOUT_MS = 2_000
 TIMEOUT_DEFAULT_S = 600.0
 INTERRUPTED = 130
+NOT_INCLUDED = (
+    "not included: proxies, consoles and clients; they get a newer version last, an older one first"
+)
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+]*")
 
 
@@ -101,7 +104,7 @@ def upgrade(
     try:
         code = asyncio.run(run.show() if plan else run.upgrade(has_logs=logs is not None))
     except KeyboardInterrupt:
-        run.stop(("interrupted",), f"a restart that has begun goes on; {AGAIN}")
+        run.stop(("interrupted",), f"a restart that has begun goes on: when it has ended, {AGAIN}")
         code = INTERRUPTED
     raise typer.Exit(code)
 
@@ -205,8 +208,9 @@ class _Run:
                 f"RocketMQ's own servers are left alone: {', '.join(view.left_alone)}",
                 {"event": "leftAlone", "addresses": list(view.left_alone)},
             )
-        steps = [each for each in self._order.plan(view) if isinstance(each, Restart)]
-        servers = [each.server for each in steps]
+        servers = [each.server for each in self._order.plan(view) if isinstance(each, Restart)]
+        if servers:
+            self._tell(NOT_INCLUDED, {"event": "notIncluded", "programs": ["proxies", "consoles", "clients"]})
         if self._order.command is not None and (wrong := self._wrong_values(servers)):
             return self.stop((wrong,), "correct --restart, or the configuration of that server")
         return view
