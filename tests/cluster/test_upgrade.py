@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tarfile
@@ -78,7 +79,19 @@ class Versions(Launcher):
 
 @pytest.fixture(scope="module")
 def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    git = ["git", "-C", str(ROOT), "archive", OLD_COMMIT, "keelmq", "namesrv", "broker", "proxy"]
+    git = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "-C",
+        str(ROOT),
+        "archive",
+        OLD_COMMIT,
+        "keelmq",
+        "namesrv",
+        "broker",
+        "proxy",
+    ]
     done = subprocess.run(git, capture_output=True, check=False)
     if done.returncode:
         pytest.skip(f"the history does not have {OLD_COMMIT}: {done.stderr.decode().strip()}")
@@ -207,8 +220,8 @@ async def traffic_of(cluster: Cluster, acks: Acks) -> AsyncIterator[None]:
         await traffic.close()
 
 
-async def keelmq(machines: Machines, *arguments: str) -> tuple[int, list[str]]:
-    """Returns the exit code and the lines of a keelmq command."""
+async def keelmq(machines: Machines, *arguments: str, until: str = "") -> tuple[int, list[str]]:
+    """Returns the exit code and the lines of a keelmq command. until: it gets Ctrl-C at a line with this."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -225,6 +238,8 @@ async def keelmq(machines: Machines, *arguments: str) -> tuple[int, list[str]]:
         async for line in process.stdout:
             lines.append(line.decode().rstrip())
             print(lines[-1], flush=True)
+            if until and until in lines[-1]:
+                process.send_signal(signal.SIGINT)
         return await process.wait(), lines
     finally:
         if process.returncode is None:
@@ -249,7 +264,16 @@ async def test_up_and_down_under_traffic(old_tree: Path, tmp_path: Path) -> None
     async with running(cluster):
         machines = Machines(cluster, versions, paths, tmp_path)
         async with machines.serving(), traffic_of(cluster, acks):
-            for to in (NEW, OLD):
+            of_new = ("upgrade", "-n", cluster.namesrv_addr, "--to", NEW)
+            code, lines = await keelmq(machines, *of_new, until="[1/8] restart name server with controller")
+            assert code == 130 and "stopped: interrupted" in lines[-1] and not machines.restarted
+            _, upgrade = documented(cluster.namesrv_addr, NEW)
+            code, lines = await keelmq(machines, *upgrade, until="[5/8] broker-a")
+            assert code == 130 and len(steps_of(lines)) == 5, "the next run goes on with the others"
+            code, lines = await keelmq(machines, *upgrade)
+            assert code == 0 and len(steps_of(lines)) <= 3
+            assert len(set(machines.restarted)) == len(machines.restarted) == 6
+            for to in (OLD, NEW):
                 machines.restarted.clear()
                 show, upgrade = documented(cluster.namesrv_addr, to)
                 code, plan = await keelmq(machines, *show)
