@@ -163,7 +163,7 @@ class _Run:
             if isinstance(view, int):
                 return view
             try:
-                order = self._order if self._order.command is None else self._with_logs(has_logs=has_logs)
+                order = self._with_logs(view, has_logs=has_logs)
             except OSError as error:
                 return self.stop((f"no directory for output: {error}",), "name one with --logs")
             async with AdminClient(credentials=self._credentials) as admin:
@@ -208,12 +208,15 @@ class _Run:
                 f"RocketMQ's own servers are left alone: {', '.join(view.left_alone)}",
                 {"event": "leftAlone", "addresses": list(view.left_alone)},
             )
-        servers = [each.server for each in self._order.plan(view) if isinstance(each, Restart)]
+        servers = self._restarts(view)
         if servers:
             self._tell(NOT_INCLUDED, {"event": "notIncluded", "programs": ["proxies", "consoles", "clients"]})
         if self._order.command is not None and (wrong := self._wrong_values(servers)):
             return self.stop((wrong,), "correct --restart, or the configuration of that server")
         return view
+
+    def _restarts(self, view: View) -> list[Server]:
+        return [each.server for each in self._order.plan(view) if isinstance(each, Restart)]
 
     def _wrong_values(self, servers: list[Server]) -> str:
         """Returns why the command cannot be made for all of them; "": it can."""
@@ -232,8 +235,11 @@ class _Run:
             "they are brokers of one container, name that with --container"
         )
 
-    def _with_logs(self, *, has_logs: bool) -> Order:
-        """Returns the order with a directory for the output of its command. Raises OSError."""
+    def _with_logs(self, view: View, *, has_logs: bool) -> Order:
+        """Returns the order with a directory for the output of its command, if it will run. Raises
+        OSError."""
+        if self._order.command is None or not self._restarts(view):
+            return self._order
         if not has_logs:
             return replace(self._order, logs=Path(tempfile.mkdtemp(prefix="keelmq-upgrade-")))
         self._order.logs.mkdir(parents=True, exist_ok=True)

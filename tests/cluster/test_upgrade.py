@@ -228,7 +228,11 @@ async def keelmq(machines: Machines, *arguments: str, until: str = "") -> tuple[
         "cli.keelmq",
         *arguments,
         cwd=ROOT,
-        env={**os.environ, "PATH": f"{machines.bin}:{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            "PATH": f"{machines.bin}:{os.environ['PATH']}",
+            "TMPDIR": str(machines.bin),
+        },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

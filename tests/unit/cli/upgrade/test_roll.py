@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(ControllerAdmin, "change_controllers", lambda *given: world.transfer(*given))
     monkeypatch.setattr(Mover, "make", lambda mover, move: world.make(mover, move))
     monkeypatch.setattr(roll, "POLL_S", 0.001)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return world
 
 
@@ -356,6 +358,8 @@ def test_logs_are_where_they_are_wanted(world: World, tmp_path: Path) -> None:
     assert world.run("--restart", world.command, "--logs", str(tmp_path / "logs")).exit_code == 0
     names = sorted(each.name for each in (tmp_path / "logs").iterdir())
     assert names[0] == "001-namesrv-h1-9876.log" and len(names) == 6
+    assert world.run("--restart", world.command).exit_code == 0
+    assert not list(tmp_path.glob("keelmq-upgrade-*")), "nothing was to be restarted"
 
 
 def test_no_answer() -> None:
