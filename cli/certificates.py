@@ -10,7 +10,7 @@ import re
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -33,6 +33,8 @@ CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is valid at once, even if a 
 TOGETHER = "members"
 DAYS_MAX = 36_500
 """Limit of a validity: about a century. A certificate cannot end after the year 9999."""
+
+DAYS, CA_DAYS = 365, 3_650
 
 DaysOption = Annotated[
     int, typer.Option("--days", min=1, max=DAYS_MAX, help="Validity of a certificate, days")
@@ -57,8 +59,24 @@ class CertificatesError(Exception):
 
 @dataclass(frozen=True)
 class Authority:
+    """A certificate authority with its key."""
+
     certificate: "Certificate"
     key: "EllipticCurvePrivateKey"
+
+    @property
+    def pair(self) -> "Pair":
+        """What ca.crt and ca.key have."""
+        return _pair(self.certificate, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key in PEM. `ends`: the end of its validity."""
+
+    certificate: str
+    key: str = field(repr=False)
+    ends: datetime
 
 
 def certificates(
@@ -69,8 +87,8 @@ def certificates(
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Directory of the files; a CA in it is reused")
     ] = Path("certificates"),
-    days: DaysOption = 365,
-    ca_days: CaDaysOption = 3_650,
+    days: DaysOption = DAYS,
+    ca_days: CaDaysOption = CA_DAYS,
     together: Annotated[
         bool, typer.Option("--together", help="One certificate with all names (one Secret for all pods)")
     ] = False,
@@ -176,6 +194,11 @@ def _settings(role: Role, output: Path, stem: str, *, together: bool) -> list[st
 
 def new_authority(output: Path, days: float) -> None:
     """Writes ca.crt and ca.key of a new certificate authority, which ends after `days` days."""
+    _write_pair(output, "ca", make_authority(days).pair)
+
+
+def make_authority(days: float) -> Authority:
+    """Returns a new certificate authority, which ends after `days` days."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -190,7 +213,7 @@ def new_authority(output: Path, days: float) -> None:
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    _write_pair(output, "ca", certificate, key)
+    return Authority(certificate, key)
 
 
 def read_authority(output: Path) -> Authority:
@@ -215,18 +238,26 @@ def issue(
     authority: Authority, output: Path, stem: str, names: Sequence[str], days: int, role: Role
 ) -> datetime:
     """Writes a certificate and its key; returns the end of its validity, at most that of the CA."""
+    ca_ends = authority.certificate.not_valid_after_utc
+    if ca_ends <= datetime.now(UTC):
+        raise CertificatesError(
+            f"the CA of {output} ended at {ca_ends:%Y-%m-%d}: move it and ca.key away to get a new CA"
+        )
+    pair = sign(authority, stem, names, days, role)
+    _write_pair(output, stem, pair)
+    return pair.ends
+
+
+def sign(authority: Authority, subject_name: str, names: Sequence[str], days: int, role: Role) -> Pair:
+    """Returns a new key with a certificate for `names`, which ends with the CA at the latest."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     ca_ends, now = authority.certificate.not_valid_after_utc, datetime.now(UTC)
-    if ca_ends <= now:
-        raise CertificatesError(
-            f"the CA of {output} ended at {ca_ends:%Y-%m-%d}: move it and ca.key away to get a new CA"
-        )
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject_name)])
     usage = [] if role is Role.CLIENT else [ExtendedKeyUsageOID.SERVER_AUTH]
     usage.append(ExtendedKeyUsageOID.CLIENT_AUTH)  # every server is also a client of others
     issuer = authority.certificate
@@ -241,8 +272,7 @@ def issue(
         )
         .sign(authority.key, hashes.SHA256())
     )
-    _write_pair(output, stem, certificate, key)
-    return certificate.not_valid_after_utc
+    return _pair(certificate, key)
 
 
 def _general_name(name: str) -> "GeneralName":
@@ -285,12 +315,17 @@ def _usage(*, signs_certificates: bool) -> "KeyUsage":
     )
 
 
-def _write_pair(output: Path, stem: str, certificate: "Certificate", key: "EllipticCurvePrivateKey") -> None:
+def _pair(certificate: "Certificate", key: "EllipticCurvePrivateKey") -> Pair:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write(output / f"{stem}.key", pem, mode=0o600)
-    _write(output / f"{stem}.crt", certificate.public_bytes(Encoding.PEM), mode=0o644)
+    shown = certificate.public_bytes(Encoding.PEM)
+    return Pair(shown.decode("ascii"), pem.decode("ascii"), certificate.not_valid_after_utc)
+
+
+def _write_pair(output: Path, stem: str, pair: Pair) -> None:
+    _write(output / f"{stem}.key", pair.key.encode("ascii"), mode=0o600)
+    _write(output / f"{stem}.crt", pair.certificate.encode("ascii"), mode=0o644)
 
 
 def _write(path: Path, data: bytes, *, mode: int) -> None:

@@ -22,6 +22,7 @@ from keelmq.runtime.tls.contexts import TlsSettings
 from keelmq.runtime.tls.files import Names
 from keelmq.security.core.plain_acl import BadPlainAcl
 from keelmq.security.plain_acl_files import load_yaml
+from keelmq.security.private_file import exposed
 from keelmq.security.signer import Credentials
 
 ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE = "KEELMQ_ACCESS_KEY", "KEELMQ_SECRET_KEY"
@@ -102,7 +103,7 @@ def read_credentials(path: Path) -> Found:
         raise BadCredentials(
             f"{path} has a secret in it and mode {mode:o}: anybody may change it; chmod 600 {path}"
         )
-    if mode & 0o077:
+    if exposed(path) is not None:
         typer.echo(
             f"warning: {path} has a secret in it and mode {mode:o}: others may read it; chmod 600 {path}",
             err=True,

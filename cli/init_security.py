@@ -1,25 +1,22 @@
 """keelmq init-security: one directory with everything that closes a cluster.
 
-    DIR/                     what every server needs, mode 700; securityPath=DIR in its own file closes it
+    DIR/HOST/                what this server needs, and no other: copy it there; securityPath names the copy
       security.conf          keys of all programs; broker.conf, namesrv.conf, controller.conf: of one
       ca.crt server.* member.*   certificates of the ports, and of the connections to other members
       member.json http-tokens raft.key
     DIR/admin/               what an administrator needs: credentials.yml, a certificate, clear HTTP tokens
     DIR/keep-offline/        the key of the CA
 
-Folders are not for servers: `scp DIR/*` and `kubectl create secret --from-file=DIR` leave them out. Nothing
-that exists is overwritten. Users and ACLs are state of the servers and not in it: it can be copied again.
+With one server, and with --together, the files of DIR/HOST are in DIR itself: folders are not for servers,
+and `scp DIR/*` and `kubectl create secret --from-file=DIR` leave them out. Nothing that exists is
+overwritten. Users and ACLs are state of the servers and not in it: it can be copied again.
 """
 
-import hashlib
 import json
 import os
-import re
-import secrets
 import shlex
-import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,27 +24,22 @@ from typing import Annotated
 
 import typer
 
-from cli.certificates import (
-    CaDaysOption,
-    CertificatesError,
-    DaysOption,
-    Role,
-    is_host,
-    issue,
-    new_authority,
-    read_authority,
-)
+from cli.certificates import CA_DAYS, DAYS, CaDaysOption, DaysOption, is_host
 from cli.command_line import print
+from cli.private_tree import is_in_use, write_tree
+from cli.security_files import (
+    ADMIN,
+    CLIENT,
+    CLUSTER_NAME,
+    CREDENTIALS,
+    OFFLINE,
+    Server,
+    new_security,
+)
+from keelmq.remoting.address_text import bracketed
 from keelmq.runtime.config import in_words
 
-ADMIN, OFFLINE = "admin", "keep-offline"
-CREDENTIALS = "credentials.yml"
-ADMINISTRATOR, MEMBER = "admin", "keelmq-member"
-SECRET_BYTES = 24
-PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
-
-CLUSTER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}")
-_HERE = "${securityPath}"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class InitSecurityError(Exception):
@@ -56,12 +48,24 @@ class InitSecurityError(Exception):
 
 @dataclass(frozen=True)
 class SecurityOptions:
-    """The options of the command line. `days`, `ca_days`: validity of the certificates and of the CA."""
+    """The options of the command line. `hosts`: one for each server, with all names of that server, separated
+    by commas. `days`, `ca_days`: validity of the certificates and of the CA."""
 
     cluster: str
     hosts: tuple[str, ...]
-    days: int = 365
-    ca_days: int = 3_650
+    days: int = DAYS
+    ca_days: int = CA_DAYS
+    together: bool = False
+
+    @property
+    def servers(self) -> Mapping[str, tuple[str, ...]]:
+        """Folder -> names of the server whose files are in it. "" is the directory itself, for one server,
+        or for all of them together, as a wildcard name requires."""
+        names = [tuple(host.split(",")) for host in self.hosts]
+        every = tuple(dict.fromkeys(name for each in names for name in each))
+        if self.together or len(names) == 1 or any(name.startswith("*") for name in every):
+            return {"": every}
+        return {each[0]: each for each in names}
 
 
 def init_security(
@@ -74,11 +78,19 @@ def init_security(
         typer.Option(
             "--host",
             metavar="HOST",
-            help="A DNS name or IP address of a server, as clients connect to it; may be given several times",
+            help="A server: its DNS name or IP address, as clients connect to it, or several of them "
+            "separated by commas; may be given several times",
         ),
     ],
-    days: DaysOption = 365,
-    ca_days: CaDaysOption = 3_650,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="One private key for all servers (one Secret for all pods); a HOST with * implies it",
+        ),
+    ] = False,
+    days: DaysOption = DAYS,
+    ca_days: CaDaysOption = CA_DAYS,
     force: Annotated[
         bool, typer.Option("--force", help="Rename an existing DIR to DIR.<date>, and create a new one")
     ] = False,
@@ -88,9 +100,9 @@ def init_security(
     # Absolute: the programs may be started elsewhere.
     directory = Path(os.path.abspath(directory.expanduser()))
     try:
-        options = SecurityOptions(cluster, tuple(dict.fromkeys(hosts)), days, ca_days)
+        options = SecurityOptions(cluster, tuple(dict.fromkeys(hosts)), days, ca_days, together)
         moved = create(directory, options, force=force)
-    except (InitSecurityError, CertificatesError, OSError) as error:
+    except (InitSecurityError, OSError) as error:
         print(f"keelmq init-security: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
     steps = next_steps(directory, options)
@@ -99,7 +111,9 @@ def init_security(
         return
     if moved is not None:
         print(f"moved what was there to {moved}")
-    print(f"created {directory}, which only its owner may open: copy it to each server without its folders")
+    shared = "" in options.servers
+    what = "it to each server without its folders" if shared else "to each server the folder with its name"
+    print(f"created {directory}, which only its owner may open: copy {what}")
     print(f"  {ADMIN}/         for administrators: {CREDENTIALS}, HTTP tokens, a client certificate")
     print(f"  {OFFLINE}/  the key of the CA: whoever has it can create members and servers")
     for title, commands in steps:
@@ -109,10 +123,10 @@ def init_security(
 
 def create(directory: Path, options: SecurityOptions, *, force: bool = False) -> Path | None:
     """Creates the directory; returns where one was moved that was there before. A failure leaves nothing
-    behind. Raises InitSecurityError, CertificatesError, OSError."""
+    behind. Raises InitSecurityError, OSError."""
     _check(options)
     moved = None
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if is_in_use(directory):
         if not force:
             raise InitSecurityError(
                 f"{directory} exists and is not empty: nothing was changed; --force moves it away and starts "
@@ -120,20 +134,33 @@ def create(directory: Path, options: SecurityOptions, *, force: bool = False) ->
             )
         moved = directory.with_name(f"{directory.name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
         directory.rename(moved)
-    existed = directory.exists()
-    directory.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
-    directory.chmod(PRIVATE_DIRECTORY)
     try:
-        _write_all(directory, options)
+        write_tree(directory, files_of(options), is_private=lambda name: True)
     except BaseException:
-        for path in directory.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not existed:
-            directory.rmdir()
         if moved is not None:
             moved.rename(directory)
         raise
     return moved
+
+
+def files_of(options: SecurityOptions) -> Mapping[str, str]:
+    """Returns path below DIR -> text of every file. The secrets are others at each call."""
+    security = new_security(options.cluster, days=options.days, ca_days=options.ca_days)
+    found = dict(security.kept_offline(with_raft=False))
+    found |= {f"{ADMIN}/{name}": text for name, text in security.of_administrators().items()}
+    for folder, names in options.servers.items():
+        of_server = security.of_server(Server(names, shares_raft_key=True))
+        found |= {f"{folder}/{name}".lstrip("/"): text for name, text in of_server.items()}
+    return found
+
+
+def check_server_name(host: str) -> str | None:
+    """Returns why no server can have this name; None: it can."""
+    if not is_host(host):
+        return f"--host {host!r} is neither a DNS name nor an IP address (no port)"
+    if host in (ADMIN, CLIENT, OFFLINE):
+        return f"--host {host!r} is the name of a folder beside those of the servers; use a longer name"
+    return None
 
 
 def _check(options: SecurityOptions) -> None:
@@ -141,165 +168,28 @@ def _check(options: SecurityOptions) -> None:
         raise InitSecurityError(
             f"--cluster {options.cluster!r} is not a name of at most 48 letters, digits, _ . and -"
         )
-    for host in options.hosts:
-        if not is_host(host):
-            raise InitSecurityError(f"--host {host!r} is neither a DNS name nor an IP address (no port)")
-
-
-def _write_all(directory: Path, options: SecurityOptions) -> None:
-    admin, offline = directory / ADMIN, directory / OFFLINE
-    for folder in (admin, offline):
-        folder.mkdir(mode=PRIVATE_DIRECTORY)
-    _certificates(directory, options)
-    password, member_secret = new_secret(), new_secret()
-    tokens = {"administer": new_secret(), "read": new_secret()}
-    texts = {
-        "security.conf": _lines(_common(password)),
-        "broker.conf": _lines(_broker()),
-        "namesrv.conf": _lines(_namesrv(options)),
-        "controller.conf": _lines(_controller()),
-        "member.json": json.dumps({"accessKey": MEMBER, "secretKey": member_secret}) + "\n",
-        "http-tokens": "".join(
-            f"{role} {ADMINISTRATOR if role == 'administer' else 'metrics'} sha256:{_hashed(token)}\n"
-            for role, token in tokens.items()
-        ),
-        "raft.key": new_secret(32) + "\n",
-        f"{ADMIN}/{CREDENTIALS}": _credentials(password),
-        **{f"{ADMIN}/http-{role}.token": token + "\n" for role, token in tokens.items()},
-    }
-    for name, text in texts.items():
-        write_private(directory / name, text)
-    for path in directory.rglob("*"):
-        if path.is_file():
-            path.chmod(PRIVATE_FILE)
-
-
-def _certificates(directory: Path, options: SecurityOptions) -> None:
-    """The CA's key is only in the folder that no server gets."""
-    admin, offline = directory / ADMIN, directory / OFFLINE
-    new_authority(offline, options.ca_days)
-    authority = read_authority(offline)
-    for folder in (directory, admin):
-        shutil.copyfile(offline / "ca.crt", folder / "ca.crt")
-    issue(authority, directory, "server", options.hosts, options.days, Role.SERVER)
-    issue(authority, directory, "member", [member_name(options.cluster)], options.days, Role.CLIENT)
-    issue(authority, admin, "admin", [f"admin.{options.cluster}"], options.days, Role.CLIENT)
-
-
-def member_name(cluster: str) -> str:
-    """Returns the name in the certificate that members show to each other."""
-    return f"member.{cluster}"
-
-
-def _common(password: str) -> Iterable[str]:
-    user = json.dumps({"username": ADMINISTRATOR, "password": password}, separators=(",", ":"))
-    return (
-        "# Defaults of every program with securityPath; its own file overrides them. docs/security.md",
-        "",
-        "# Requests must be signed by a user, whose ACL says what it may do.",
-        "authenticationEnabled=true",
-        "authorizationEnabled=true",
-        "# The first user, created while there is none; to change its password: mqadmin updateUser.",
-        f"initAuthenticationUser={user}",
-        "",
-        "# What the servers of this cluster sign their own requests with.",
-        f"innerClientAuthenticationCredentialsFile={_HERE}/member.json",
-        "",
-        "# HTTP: a token that administers and one that reads, both in admin, or a user's password.",
-        f"httpTokensFile={_HERE}/http-tokens",
-        "",
-        "# TLS only, at the ports and between the servers. Both keep plain clients out: C++ 1.2 and Node.js",
-        "# clients have no TLS, for them set tls.server.mode=permissive.",
-        "tls.server.mode=enforcing",
-        f"tls.server.certPath={_HERE}/server.crt",
-        f"tls.server.keyPath={_HERE}/server.key",
-        f"tls.server.trustCertPath={_HERE}/ca.crt",
-        "tls.server.need.client.auth=optional",
-        "tls.enable=true",
-        f"tls.client.certPath={_HERE}/member.crt",
-        f"tls.client.keyPath={_HERE}/member.key",
-        f"tls.client.trustCertPath={_HERE}/ca.crt",
-    )
-
-
-def _broker() -> Iterable[str]:
-    return (
-        "# TLS between a master and its slaves, which also prove that they are members.",
-        "haTlsMode=enforcing",
-        "haTlsEnable=true",
-    )
-
-
-def _namesrv(options: SecurityOptions) -> Iterable[str]:
-    return (
-        "# Cluster:<name> in ACLs.",
-        f"authorizationCluster={options.cluster}",
-    )
-
-
-def _controller() -> Iterable[str]:
-    return (
-        "# How the controllers of a group know each other.",
-        f"controllerRaftSecretFile={_HERE}/raft.key",
-    )
-
-
-def _credentials(password: str) -> str:
-    """RocketMQ's mqadmin reads the same file (conf/tools.yml); it ignores `tls`."""
-    return "\n".join(
-        [
-            "# For mqadmin and keelmq: --credentials FILE, or KEELMQ_CREDENTIALS=FILE.",
-            f"accessKey: {ADMINISTRATOR}",
-            f'secretKey: "{password}"',  # quoted: YAML would read some as numbers
-            "tls: {ca: ca.crt, certificate: admin.crt, key: admin.key}",
-            "",
-        ]
-    )
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return "\n".join([*lines, ""])
-
-
-def new_secret(size: int = SECRET_BYTES) -> str:
-    """Hexadecimal: nothing in it means anything to a shell or to a properties file."""
-    return secrets.token_hex(size)
-
-
-def _hashed(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def write_private(path: Path, text: str) -> None:
-    """Creates a file that only its owner may open. Raises OSError, also if it exists."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
-        file.write(text)
+    for host in (name for each in options.hosts for name in each.split(",")):
+        if (why := check_server_name(host)) is not None:
+            raise InitSecurityError(why)
+    first = [host.split(",")[0] for host in options.hosts]
+    if twice := next((name for name in first if first.count(name) > 1), None):
+        raise InitSecurityError(f"--host {twice!r} is given for two servers")
 
 
 def next_steps(directory: Path, options: SecurityOptions) -> list[tuple[str, Sequence[str]]]:
     """Returns the operator's next steps: titles with commands that can be pasted."""
-    here, loopback = shlex.quote(str(directory)), ("127.0.0.1", "::1", "localhost")
-    remote = [host for host in options.hosts if host not in loopback and not host.startswith("*")]
+    here = shlex.quote(str(directory))
+    shared = "" in options.servers
     steps: list[tuple[str, Sequence[str]]] = []
-    if remote:
-        steps.append(
-            (
-                "on each server: the files of this directory, not its folders",
-                [
-                    line
-                    for host in remote
-                    for line in (
-                        f"ssh {host} mkdir -p -m 700 {here}",
-                        f"scp -p {here}/* {host}:{here}/",
-                    )
-                ],
-            )
-        )
+    copies = list(_copies(directory, options))
+    if copies:
+        title = "the files of this directory, not its folders" if shared else "the files of its own folder"
+        steps.append((f"on each server: {title}", copies))
+    for path, where in _places(directory, options):
+        line = f"echo securityPath={shlex.quote(str(path))} >>"
+        title = f"one line in the file of each name server, controller and broker{where}; then restart them"
+        steps.append((title, [f"{line} namesrv.conf", f"{line} broker.conf"]))
     steps += [
-        (
-            "one line in the file of each name server, controller and broker; then restart them",
-            [f"echo securityPath={here} >> namesrv.conf", f"echo securityPath={here} >> broker.conf"],
-        ),
         (
             "administrators",
             [f"export KEELMQ_CREDENTIALS={here}/{ADMIN}/{CREDENTIALS}", "keelmq doctor -c broker.conf"],
@@ -310,6 +200,25 @@ def next_steps(directory: Path, options: SecurityOptions) -> list[tuple[str, Seq
         ),
     ]
     return steps
+
+
+def _copies(directory: Path, options: SecurityOptions) -> Iterator[str]:
+    """Copies to the same path on each machine that is not this one."""
+    here = shlex.quote(str(directory))
+    for host in (each.split(",")[0] for each in options.hosts):
+        if host not in _LOOPBACK and not host.startswith("*"):
+            source = here if "" in options.servers else shlex.quote(str(directory / host))
+            yield f"ssh {host} mkdir -p -m 700 {here}"
+            yield f"scp -p {source}/* {bracketed(host)}:{here}/"
+
+
+def _places(directory: Path, options: SecurityOptions) -> Iterator[tuple[Path, str]]:
+    """Yields securityPath, and of which servers; servers of this machine use the files where they are."""
+    local = [name for name in options.servers if name in _LOOPBACK]
+    if len(local) < len(options.servers):
+        yield directory, " on another machine than this" if local else ""
+    for name in local:
+        yield directory / name, f" of {name}"
 
 
 def _as_value(

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cli.credentials import read_credentials
-from cli.init_security import ADMIN, CREDENTIALS, SecurityOptions, create
+from cli.init_security import SecurityOptions, create
+from cli.security_files import ADMIN, CREDENTIALS
 from keelmq.remoting.client import connect_with, sign_with
 from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
 from keelmq.security.signer import signer_of
 
 SECURITY = "security"
-HOSTS = ("127.0.0.1", "localhost")
+HOST = "127.0.0.1,localhost"
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def secured(directory: Path, cluster_name: str, *, wanted: bool = True) -> Itera
         yield {}
         return
     security = directory / SECURITY
-    create(security, SecurityOptions(cluster_name, HOSTS))
+    create(security, SecurityOptions(cluster_name, (HOST,)))
     found = read_credentials(security / ADMIN / CREDENTIALS)
     connect_with(ClientTls.of(found.tls))
     sign_with(signer_of(found.credentials))

@@ -15,6 +15,10 @@ MACHINES_MAX = 26 * REPLICAS
 NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT, PROXY_PORT = 9876, 9878, 10911, 8081
 SETTINGS, STATE = "/etc/keelmq", "/var/lib/keelmq"
 RAFT_KEY = "raft.key"
+SECURITY = "security"
+"""The directory of certificates and secrets below SETTINGS, if security is on."""
+CONSOLE_CREDENTIALS = "console.yml"
+"""In SECURITY: the user with which keelmq-console reads."""
 NAMESRV_UNIT, BROKER_UNIT = "keelmq-namesrv", "keelmq-broker"
 
 
@@ -59,8 +63,10 @@ def name_servers(machines: Iterable[Machine]) -> str:
     return _addresses(machines, NAMESRV_PORT)
 
 
-def settings_of(machine: Machine, machines: Sequence[Machine], cluster: str) -> Mapping[str, str]:
-    """Returns name -> text of the files in /etc/keelmq, without the key of the controllers."""
+def settings_of(
+    machine: Machine, machines: Sequence[Machine], cluster: str, *, is_secure: bool = False
+) -> Mapping[str, str]:
+    """Returns name -> text of the files in /etc/keelmq, without keys."""
     found = {
         "broker.conf": _broker(machine, machines, cluster),
         "console.env": ["# Of keelmq-console.service.", f'NAMESRV_ADDR="{name_servers(machines)}"'],
@@ -72,6 +78,18 @@ def settings_of(machine: Machine, machines: Sequence[Machine], cluster: str) -> 
     }
     if machine.controller_id is not None:
         found["namesrv.conf"] = _namesrv(machine, machines)
+        if not is_secure:
+            found["namesrv.conf"] += [
+                "# The same on every machine that has a controller.",
+                f"controllerRaftSecretFile={SETTINGS}/{RAFT_KEY}",
+            ]
+    if is_secure:
+        for name in found.keys() - {"console.env"}:
+            found[name] += [
+                "# TLS, signed requests and ACLs, with the files of this directory: docs/security.md.",
+                f"securityPath={SETTINGS}/{SECURITY}",
+            ]
+        found["console.env"].append(f'KEELMQ_CREDENTIALS="{SETTINGS}/{SECURITY}/{CONSOLE_CREDENTIALS}"')
     return {name: "\n".join([*lines, ""]) for name, lines in found.items()}
 
 
@@ -93,8 +111,6 @@ def _namesrv(machine: Machine, machines: Sequence[Machine]) -> list[str]:
         "controllerDLegerGroup=keelmq",
         f"controllerDLegerSelfId={machine.controller_id}",
         f"controllerDLegerPeers={';'.join(peers)}",
-        "# The same on every machine that has a controller.",
-        f"controllerRaftSecretFile={SETTINGS}/{RAFT_KEY}",
         f"controllerStorePath={STATE}/controller",
     ]
 

@@ -16,8 +16,8 @@ def read_private(path: Path, limit: int) -> bytes:
     """Returns the content. Raises OSError; ValueError, without the path: others may open it, or it has more
     than `limit` bytes.
 
-    A file of our own must be ours alone. One of root's, as orchestrators mount secrets, may be readable by
-    its group."""
+    A file of our own must be ours alone. One of root's, as orchestrators mount secrets and `keelmq init`
+    installs them, may be readable by its group."""
     with path.open("rb") as file:
         if problem := _problem(os.fstat(file.fileno()), path):
             raise ValueError(problem)
@@ -62,7 +62,8 @@ def exposed_tls_file(config: TlsConfig) -> Iterator[str]:
 
 def _problem(status: os.stat_result, path: Path) -> str | None:
     mode = stat.S_IMODE(status.st_mode)
-    is_mounted = status.st_uid == 0 and os.geteuid() != 0
-    if mode & (OTHERS if is_mounted else OTHERS | GROUP):
+    # As root, keelmq doctor looks at what a program of that group reads.
+    is_granted = status.st_uid == 0 and (os.geteuid() != 0 or status.st_gid != 0)
+    if mode & (OTHERS if is_granted else OTHERS | GROUP):
         return f"has secrets in it and mode {mode:o}: others may open it; chmod 600 {path}"
     return None

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from cli.init_security import OFFLINE, member_name
 from cli.lab.cluster import Program
 from cli.lab.container_cluster import ContainerProgram
+from cli.security_files import OFFLINE, member_name
 from keelmq import Credentials
 from tests.support import own_disks
 from tests.support.bad_day import (

@@ -18,11 +18,11 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from cli import keelmq
-from cli.init_security import write_private
 from cli.lab.container_cluster import ContainerCluster
 from cli.lab.secure import SECURITY, credentials_path, secured
 from cli.mqadmin import main as mqadmin
 from cli.mqadmin.coverage import NEVER
+from cli.private_tree import write_private
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

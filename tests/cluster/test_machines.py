@@ -53,11 +53,22 @@ class Machine:
         shutil.copytree("/etc", directory / "etc", symlinks=True, ignore=shutil.ignore_patterns("keelmq*"))
 
     def run(self, *command: str, environ: Mapping[str, str] | None = None) -> str:
-        given = environ or {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home")}
-        line = [*self._command, *command]
-        done = subprocess.run(line, env=given, capture_output=True, text=True, timeout=150)
+        done = self._done(command, environ)
         assert done.returncode == 0, f"{shlex.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def refused(self, *command: str, environ: Mapping[str, str] | None = None) -> str:
+        """Returns what a command that must fail says."""
+        done = self._done(command, environ)
+        assert done.returncode != 0, f"{shlex.join(command)}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def _done(
+        self, command: tuple[str, ...], environ: Mapping[str, str] | None
+    ) -> subprocess.CompletedProcess[str]:
+        given = environ or {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home")}
+        line = [*self._command, *command]
+        return subprocess.run(line, env=given, capture_output=True, text=True, timeout=150)
 
     def start(self, unit: str) -> None:
         """As systemd starts it; returns once it is ready."""
@@ -150,41 +161,113 @@ def network() -> Iterator[Network]:
         yield network
 
 
-def test_three_machines_by_what_is_typed(environment: Path, network: Network, tmp_path: Path) -> None:
+@pytest.fixture
+def machines(environment: Path, network: Network, tmp_path: Path) -> Iterator[list[Machine]]:
     hosts = [network.address(number) for number in range(3)]
-    machines = [Machine(tmp_path / host, environment, network.prefix(n)) for n, host in enumerate(hosts)]
+    found = [Machine(tmp_path / host, environment, network.prefix(n)) for n, host in enumerate(hosts)]
+    try:
+        yield found
+    finally:
+        for machine in found:
+            machine.stop()
+
+
+def install(machines: list[Machine], hosts: list[str], files: Path, *arguments: str) -> list[list[str]]:
+    """Does on each machine what `keelmq init` prints; returns the commands of its last steps."""
     options = [word for host in hosts for word in ("--host", host)]
-    (tmp_path / "files").mkdir()
-    written = machines[0].run(f"{PREFIX}/bin/keelmq", "init", str(tmp_path / "files"), *options, "--json")
-    (_copies, (title, commands), (_then, (status,))) = (each.values() for each in json.loads(written)["next"])
+    files.mkdir()
+    written = machines[0].run(f"{PREFIX}/bin/keelmq", "init", str(files), *options, *arguments, "--json")
+    _copies, (title, commands), *others = (each.values() for each in json.loads(written)["next"])
     assert title.startswith(f"on {', '.join(hosts)}: ")
     install, *configure, enable = (command.replace("sudo ", "") for command in commands)
     assert install == f"python3 -m venv {PREFIX} && {PREFIX}/bin/pip install keelmq"  # the fixture
     reload, units = enable.split(" && ")
     assert reload == "systemctl daemon-reload" and units.startswith("systemctl enable --now ")
-    try:
-        for host, machine in zip(hosts, machines, strict=True):
-            shutil.copytree(tmp_path / "files" / host, machine.directory / "home" / COPIED)
-            for command in configure:
-                machine.run("sh", "-c", command)
-            for unit in units.split()[3:]:
-                machine.start(unit)
-        lose_the_master(machines, hosts)
-        assert "Traceback" not in "".join(log.read_text() for log in tmp_path.glob("*/*.log"))
-        machines[0].start("keelmq-console")
-        assert "nothing is wrong" in machines[0].run("sh", "-c", status)
-    finally:
-        for machine in machines:
-            machine.stop()
+    for host, machine in zip(hosts, machines, strict=True):
+        shutil.copytree(files / host, machine.directory / "home" / COPIED)
+        for command in configure:
+            machine.run("sh", "-c", command)
+        for unit in units.split()[3:]:
+            machine.start(unit)
+    return [found for _title, found in others]
 
 
-def lose_the_master(machines: list[Machine], hosts: list[str]) -> None:
-    """kill -9: another one takes messages, and has those from before. Then the old one is started again."""
+def test_three_machines_by_what_is_typed(machines: list[Machine], network: Network, tmp_path: Path) -> None:
+    hosts = [network.address(number) for number in range(3)]
+    ((status,),) = install(machines, hosts, tmp_path / "files")
+    lose_the_master(machines, hosts, environ_of(machines[0]))
+    assert "Traceback" not in "".join(log.read_text() for log in tmp_path.glob("*/*.log"))
+    machines[0].start("keelmq-console")
+    assert "nothing is wrong" in machines[0].run("sh", "-c", status)
+
+
+def test_three_secure_machines_by_what_is_typed(
+    machines: list[Machine], network: Network, tmp_path: Path
+) -> None:
+    """Unsigned requests are refused, a fail-over works, and no machine has a key of another."""
+    hosts = [network.address(number) for number in range(3)]
+    files = tmp_path / "files"
+    then, _keys_of_the_cas = install(machines, hosts, files, "--secure")
+    keys = [
+        {key for path in (machine.directory / "etc" / "keelmq").rglob("*.key") for key in [path.read_bytes()]}
+        for machine in machines
+    ]
+    assert [len(each) for each in keys] == [3, 3, 3] and len(set().union(*keys)) == 9
+    here = environ_of(machines[0])
+    administrator = here | {"KEELMQ_CREDENTIALS": str(files / "admin" / "credentials.yml")}
+    client = here | {"KEELMQ_CREDENTIALS": str(files / "client" / "credentials.yml")}
+    until("three in sync", lambda: members_in_sync(machines[0], hosts, administrator) == 3)
+    *create_users, status = then
+    machines[0].run("sh", "-ec", "\n".join(create_users), environ=here)
+    lose_the_master(machines, hosts, administrator, client)
+    send = [
+        f"{PREFIX}/bin/mqadmin",
+        "sendMessage",
+        "-n",
+        f"{hosts[0]}:9876",
+        "-t",
+        "orders",
+        "-p",
+        "unsigned",
+    ]
+    assert "lost" in machines[0].refused(*send)
+    with_tls = [send[0], "--tls-ca", str(files / "client" / "ca.crt"), *send[1:]]
+    assert "username cannot be null" in machines[0].refused(*with_tls)
+    update = ["updateTopic", "-n", f"{hosts[0]}:9876", "-c", "DefaultCluster", "-t", "mine"]
+    assert "NO_PERMISSION" in machines[0].refused(send[0], *update, environ=client)
+    machines[0].start("keelmq-console")
+    page = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8082/v1/console/cluster').status)"
+    assert "401" in machines[0].refused(f"{PREFIX}/bin/python", "-c", page)
+    shown = machines[0].run("sh", "-ec", f"{create_users[0]}\n{status}", environ=here)
+    assert "nothing is wrong" in shown
+    assert "Traceback" not in "".join(log.read_text() for log in tmp_path.glob("*/*.log"))
+
+
+def environ_of(machine: Machine) -> dict[str, str]:
+    """Of somebody who has KeelMQ in the PATH."""
+    return {"PATH": f"{PREFIX}/bin:{os.environ['PATH']}", "HOME": str(machine.directory / "home")}
+
+
+def members_in_sync(machine: Machine, hosts: list[str], environ: Mapping[str, str]) -> int:
+    controllers = ";".join(f"{host}:9878" for host in hosts)
+    command = ("getSyncStateSet", "-a", controllers, "-b", "broker-a", "--json")
+    shown = json.loads(machine.run(f"{PREFIX}/bin/mqadmin", *command, environ=environ))
+    return len(shown["broker-a"]["inSyncReplicas"])
+
+
+def lose_the_master(
+    machines: list[Machine],
+    hosts: list[str],
+    administrator: Mapping[str, str],
+    client: Mapping[str, str] | None = None,
+) -> None:
+    """kill -9: another one takes messages, and has those from before. Then the old one is started again.
+    `administrator`, `client`: the environments of their commands."""
     name_servers = ";".join(f"{host}:9876" for host in hosts)
     controllers = ";".join(f"{host}:9878" for host in hosts)
 
-    def mqadmin(*command: str) -> str:
-        return machines[0].run(f"{PREFIX}/bin/mqadmin", *command)
+    def mqadmin(*command: str, environ: Mapping[str, str] = administrator) -> str:
+        return machines[0].run(f"{PREFIX}/bin/mqadmin", *command, environ=environ)
 
     def group() -> dict[str, object]:
         shown = mqadmin("getSyncStateSet", "-a", controllers, "-b", "broker-a", "--json")
@@ -192,19 +275,18 @@ def lose_the_master(machines: list[Machine], hosts: list[str]) -> None:
         return found
 
     def in_sync() -> int:
-        members = group()["inSyncReplicas"]
-        assert isinstance(members, list)
-        return len(members)
+        return members_in_sync(machines[0], hosts, administrator)
 
     until("three in sync", lambda: in_sync() == 3)
     mqadmin("updateTopic", "-n", name_servers, "-c", "DefaultCluster", "-t", "orders")
-    mqadmin("sendMessage", "-n", name_servers, "-t", "orders", "-p", "before")
+    user = administrator if client is None else client
+    mqadmin("sendMessage", "-n", name_servers, "-t", "orders", "-p", "before", environ=user)
     address = str(group()["masterAddress"])
     master = machines[hosts.index(address.partition(":")[0])]
     master.kill("keelmq-broker")
     until("another master", lambda: group()["masterAddress"] not in ("", None, address))
-    mqadmin("sendMessage", "-n", name_servers, "-t", "orders", "-p", "after")
-    read = mqadmin("consumeMessage", "-n", name_servers, "-t", "orders")
+    mqadmin("sendMessage", "-n", name_servers, "-t", "orders", "-p", "after", environ=user)
+    read = mqadmin("consumeMessage", "-n", name_servers, "-t", "orders", environ=user)
     assert "BODY: before" in read and "BODY: after" in read
     master.start("keelmq-broker")
     until("three in sync again", lambda: in_sync() == 3)

@@ -15,7 +15,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.container.program import make_parser as container_parser
 from cli.keelmq import app
 from cli.machines.init import PREFIX, files_of, next_steps
-from cli.machines.layout import RAFT_KEY, SETTINGS, STATE, machines_of, settings_of
+from cli.machines.layout import RAFT_KEY, SECURITY, SETTINGS, STATE, machines_of, settings_of
 from keelmq.console.standalone import PORT as CONSOLE_PORT
 from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE
 from keelmq.runtime.config import Config, load_config
@@ -130,7 +130,8 @@ def test_limits_and_directories_are_the_programs() -> None:
     assert f'u {common["User"]} - "KeelMQ" {STATE}' in (ETC / "sysusers.d" / "keelmq.conf").read_text()
     kept = (ETC / "tmpfiles.d" / "keelmq.conf").read_text()
     assert f"d {SETTINGS} 0750 root {common['Group']}" in kept
-    assert f"z {SETTINGS}/{RAFT_KEY} 0640 root {common['Group']}" in kept
+    for mode, name in (("0640", RAFT_KEY), ("0750", SECURITY), ("0640", f"{SECURITY}/*")):
+        assert f"z {SETTINGS}/{name} {mode} root {common['Group']}" in kept
 
 
 def test_a_stop_has_the_time_that_it_takes() -> None:

@@ -1,6 +1,7 @@
 """keelmq init: files that every program takes, a cluster that survives any machine; nothing overwritten."""
 
 import json
+import re
 import shlex
 import stat
 from pathlib import Path
@@ -9,11 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.config.broker_config import BrokerConfig
+from cli import private_tree
+from cli.credentials import read_credentials
 from cli.keelmq import app
-from cli.machines import init
 from keelmq.console.standalone import PORT as CONSOLE_PORT
 from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE
 from keelmq.runtime.config import Config, load_config
+from keelmq.runtime.tls.settings import server_tls
+from keelmq.security.open_network import OpenNetworkConfig, openings
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 from proxy.server.config import ProxyConfig
@@ -128,7 +132,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(init, "write_private", full)
+    monkeypatch.setattr(private_tree, "write_private", full)
     assert "No space left on device" in run(tmp_path / "c", code=1)
     assert not (tmp_path / "c").exists()
     (tmp_path / "empty").mkdir()
@@ -164,6 +168,117 @@ def test_what_is_typed_on_each_machine(tmp_path: Path) -> None:
     assert "ExecStart=/srv/mq/bin/mqbroker " in unit and "/opt/keelmq" not in unit
 
 
+# ------------------------------------------------------------------ --secure
+
+
+SECURITY = Path("etc") / "keelmq" / "security"
+PRIVATE_KEY = re.compile(r"-----BEGIN PRIVATE KEY-----.*?-----END PRIVATE KEY-----", re.DOTALL)
+
+
+@pytest.fixture
+def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two groups; securityPath of the files is where the test has them."""
+    run(tmp_path / "c", "--secure", "--cluster", "orders", hosts=6)
+    for name in HOSTS[:6]:
+        settings = tmp_path / "c" / name / "etc" / "keelmq"
+        for path in settings.glob("*.conf"):
+            text = path.read_text()
+            assert "\nsecurityPath=/etc/keelmq/security\n" in text, path
+            path.write_text(text.replace("=/etc/keelmq/", f"={settings}/"))
+    return tmp_path / "c"
+
+
+def test_every_program_of_a_secure_cluster_is_closed(secure: Path) -> None:
+    for number, name in enumerate(HOSTS[:6]):
+        machine = secure / name
+        (proxy,) = load(machine, "proxy.conf", ProxyConfig)
+        assert isinstance(proxy, ProxyConfig)
+        configs: list[OpenNetworkConfig] = [broker_at(machine), proxy]
+        if number < 3:
+            name_server, controller = controller_at(machine)
+            configs.append(name_server)
+            assert controller.controller_raft_secret_file is None
+            facts = controller.read_certificates()
+            assert facts is not None and facts.names == (f"n{number}",)
+        for config in configs:
+            assert openings(config) == [] and server_tls(config).mode == "enforcing"
+            assert config.authentication_enabled and config.authorization_enabled and config.members_required
+            assert config.member_credentials is not None and config.init_user is not None
+        assert configs[0].member_credentials == broker_at(secure / HOSTS[0]).member_credentials
+        assert certificate_names(machine / SECURITY / "server.crt") == [name]
+        assert (machine / SECURITY / "controller.key").exists() == (number < 3)
+        assert not (machine / "etc" / "keelmq" / "raft.key").exists()
+
+
+def test_no_machine_has_the_key_of_another_or_of_a_ca(secure: Path) -> None:
+    keys = {
+        name: {key for path in files(secure / name) for key in PRIVATE_KEY.findall(path.read_text())}
+        for name in (*HOSTS[:6], "admin", "client", "keep-offline")
+    }
+    assert [len(each) for each in keys.values()] == [3, 3, 3, 2, 2, 2, 1, 0, 2]
+    assert len(set().union(*keys.values())) == sum(map(len, keys.values()))
+
+
+def test_machines_get_neither_tokens_nor_passwords_of_applications(secure: Path) -> None:
+    of_machines = "".join(path.read_text() for name in HOSTS[:6] for path in files(secure / name))
+    for path in [*(secure / "admin").glob("http-*.token"), secure / "admin" / "client.password"]:
+        assert path.read_text().strip() not in of_machines
+    console = read_credentials(secure / HOSTS[5] / SECURITY / "console.yml")
+    assert console.credentials.secret_key == (secure / "admin" / "console.password").read_text().strip()
+    client = read_credentials(secure / "client" / "credentials.yml")
+    assert client.credentials.secret_key == (secure / "admin" / "client.password").read_text().strip()
+    assert client.tls is not None and (secure / "client" / "ca.crt").exists()
+    env = (secure / HOSTS[5] / "etc" / "keelmq" / "console.env").read_text()
+    assert 'KEELMQ_CREDENTIALS="/etc/keelmq/security/console.yml"' in env
+
+
+def test_only_the_owner_may_read_what_is_secret(secure: Path) -> None:
+    folders = [secure / name for name in ("admin", "client", "keep-offline", "keep-offline/raft")]
+    for folder in [*folders, *(secure / name / SECURITY for name in HOSTS[:6])]:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.is_file()} == {0o600}
+
+
+def test_the_controllers_trust_no_certificate_of_a_port(secure: Path) -> None:
+    """A certificate of a member's id is membership: a server whose host is called n1 must not have one."""
+    machine = secure / HOSTS[0] / SECURITY
+    assert (machine / "ca.crt").read_bytes() == (secure / "keep-offline" / "ca.crt").read_bytes()
+    of_controllers = (machine / "controller-ca.crt").read_bytes()
+    assert of_controllers == (secure / "keep-offline" / "raft" / "ca.crt").read_bytes()
+    assert of_controllers != (machine / "ca.crt").read_bytes()
+
+
+def test_what_is_typed_for_a_secure_cluster_has_no_secret(tmp_path: Path) -> None:
+    shown = run(tmp_path / "c", "--secure", "--json", "--cluster", "orders", hosts=3)
+    steps = {each["title"]: each["commands"] for each in json.loads(shown)["next"]}
+    then = steps["from here, when all machines run"]
+    assert then[0] == f"export KEELMQ_CREDENTIALS={tmp_path}/c/admin/credentials.yml"
+    assert f"--passwordFile {tmp_path}/c/admin/client.password -c orders" in then[1]
+    assert "-s User:console -r Cluster:orders -a Get -d Allow" in then[4]
+    (away,) = steps["keep the keys of the CAs on a medium that no server reads"]
+    assert away.endswith(f"rm -r {tmp_path}/c/keep-offline")
+    assert not any("keep-offline" in line for line in steps["from here to each machine"])
+    for path in files(tmp_path / "c"):
+        for secret in re.findall(r"\b[0-9a-f]{48,}\b", path.read_text()):
+            assert secret not in shown
+    assert "PRIVATE KEY" not in shown
+
+
+def files(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+def certificate_names(path: Path) -> list[str]:
+    from cryptography import x509
+
+    found = x509.load_pem_x509_certificate(path.read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(each.value) for each in names]
+
+
+# ------------------------------------------------------------------ bad input
+
+
 @pytest.mark.parametrize(
     ("hosts", "arguments", "why"),
     [
@@ -171,7 +286,8 @@ def test_what_is_typed_on_each_machine(tmp_path: Path) -> None:
         (4, (), "4 machines"),
         (["a", "a", "b"], (), "a machine is given twice"),
         (["10.0.0.1:9876"], (), "'10.0.0.1:9876' is neither a DNS name nor an IP address"),
-        (["*.example"], (), "neither a DNS name nor an IP address"),
+        (["*.example"], (), "names several machines"),
+        (["admin"], (), "is the name of a folder"),
         (1, ("--cluster", "a b"), "--cluster 'a b' is not a name"),
         (1, ("--prefix", "opt"), "--prefix 'opt' is not an absolute path"),
         (1, ("--prefix", "/opt/x y"), "is not an absolute path"),

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.config.broker_config import BrokerConfig
-from cli import init_security
+from cli import private_tree
 from cli.credentials import read_credentials
 from cli.keelmq import app
 from keelmq.runtime.config import load_config
@@ -22,7 +22,9 @@ from keelmq.security.tokens_file import TokensFile
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
-HOSTS = ("--host", "localhost", "--host", "10.0.0.1")
+HOSTS = ("--host", "localhost,10.0.0.1")
+"""One server with two names: its files are in the directory itself."""
+SERVERS = ("10.0.0.1,mq-1.example", "10.0.0.2", "localhost")
 
 
 def run(directory: Path, *arguments: str, code: int = 0) -> str:
@@ -159,11 +161,56 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "raft.key")
 
-    monkeypatch.setattr(init_security, "write_private", full)
+    monkeypatch.setattr(private_tree, "write_private", full)
     assert "raft.key: No space left on device" in run(tmp_path / "new", code=1)
     assert "No space left" in run(tmp_path / "s", "--force", code=1)
     assert contents(tmp_path / "s") == before
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def servers(directory: Path, *arguments: str) -> str:
+    hosts = [word for host in SERVERS for word in ("--host", host)]
+    command = ["init-security", str(directory), "--cluster", "DefaultCluster", *hosts, *arguments]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_each_server_has_a_folder_with_keys_that_no_other_has(tmp_path: Path) -> None:
+    servers(tmp_path / "s")
+    folders = {"10.0.0.1": ["10.0.0.1", "mq-1.example"], "10.0.0.2": ["10.0.0.2"], "localhost": ["localhost"]}
+    assert {path.name for path in (tmp_path / "s").iterdir()} == {*folders, "admin", "keep-offline"}
+    keys = [path.read_bytes() for path in (tmp_path / "s").rglob("*.key") if path.name != "raft.key"]
+    assert len(keys) == len(set(keys)) == 2 * 3 + 2
+    of_each = [{path.name for path in (tmp_path / "s" / name).iterdir()} for name in folders]
+    assert of_each[0] == of_each[1] == of_each[2]
+    for name, names in folders.items():
+        assert names_of(tmp_path / "s" / name / "server.crt") == names
+        for shared in ("member.json", "raft.key", "http-tokens", "security.conf", "ca.crt"):
+            first = tmp_path / "s" / "10.0.0.1" / shared
+            assert (tmp_path / "s" / name / shared).read_bytes() == first.read_bytes()
+    for path in [tmp_path / "s", *(tmp_path / "s").rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_each_server_gets_its_own_folder(tmp_path: Path) -> None:
+    text = servers(tmp_path / "s")
+    assert f"scp -p {tmp_path}/s/10.0.0.1/* 10.0.0.1:{tmp_path}/s/" in text
+    assert f"scp -p {tmp_path}/s/10.0.0.2/* 10.0.0.2:{tmp_path}/s/" in text
+    assert "mq-1.example:" not in text and "localhost:" not in text
+    assert f"echo securityPath={tmp_path}/s >> broker.conf" in text
+    assert f"echo securityPath={tmp_path}/s/localhost >> broker.conf" in text
+
+
+@pytest.mark.parametrize("how", [("--together",), ("--host", "*.keelmq-namesrv")])
+def test_servers_of_one_secret_share_a_key(tmp_path: Path, how: tuple[str, ...]) -> None:
+    servers(tmp_path / "s", *how)
+    names = names_of(tmp_path / "s" / "server.crt")
+    assert names[:4] == ["10.0.0.1", "mq-1.example", "10.0.0.2", "localhost"] and names[4:] == list(how[1:])
+    assert sorted(path.name for path in (tmp_path / "s").iterdir() if path.is_dir()) == [
+        "admin",
+        "keep-offline",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +221,9 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
         ("--host", "10.0.0.1:9876", "no port"),
         ("--host", "a b", "neither a DNS name"),
         ("--host", "", "neither a DNS name"),
+        ("--host", "a,", "neither a DNS name"),
+        ("--host", "admin", "is the name of a folder"),
+        ("--host", "localhost,b", "'localhost' is given for two servers"),
     ],
 )
 def test_bad_names(tmp_path: Path, option: str, value: str, says: str) -> None:
@@ -199,7 +249,7 @@ def test_no_secret_is_printed(tmp_path: Path) -> None:
 def test_next_steps_can_be_pasted(tmp_path: Path) -> None:
     """Paths are absolute and quoted; a server of this machine needs no copy."""
     directory = tmp_path / "with blank"
-    text = run(directory)
+    text = run(directory, "--together", "--host", "10.0.0.1")
     assert f"scp -p '{directory}'/* 10.0.0.1:'{directory}'/" in text
     assert "localhost:" not in text
     assert f"echo securityPath='{directory}' >> broker.conf" in text

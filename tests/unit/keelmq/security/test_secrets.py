@@ -174,6 +174,21 @@ def test_a_configuration_file_with_a_secret_that_others_may_read(
         read_private(path, 1_000)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another group")
+@pytest.mark.parametrize(
+    ("mode", "owner", "is_exposed"), [(0o640, 0, False), (0o644, 0, True), (0o640, 7, True)]
+)
+def test_root_may_grant_a_secret_to_the_group_of_a_program(
+    tmp_path: Path, mode: int, owner: int, is_exposed: bool
+) -> None:
+    """As `keelmq init` installs them: keelmq doctor runs as root, the program does not."""
+    path = tmp_path / "member.json"
+    path.write_text("{}")
+    path.chmod(mode)
+    os.chown(path, owner, 10_001)
+    assert (exposed(path) is not None) == is_exposed
+
+
 def test_a_configuration_file_without_a_secret_may_be_read_by_all(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("brokerName=b\n")
