@@ -21,6 +21,7 @@ RAFT_OFFLINE = f"{OFFLINE}/raft"
 nothing else."""
 CREDENTIALS = "credentials.yml"
 ADMINISTRATOR, MEMBER = "admin", "keelmq-member"
+TOKEN_ROLES = ("administer", "read")
 SECRET_BYTES = 24
 RAFT_SECRET_BYTES = 32
 
@@ -89,7 +90,7 @@ class Security:
             ),
             "ca.crt": self.authority.pair.certificate,
             **_files("admin", sign(self.authority, "admin", names, self.days, Role.CLIENT)),
-            **{f"http-{role}.token": token + "\n" for role, token in self.tokens.items()},
+            **{token_file(role): token + "\n" for role, token in self.tokens.items()},
         }
 
     def of_client(self, user: str, password: str) -> dict[str, str]:
@@ -118,13 +119,18 @@ def new_security(cluster: str, *, days: int = DAYS, ca_days: int = CA_DAYS) -> S
         password=new_secret(),
         member_secret=new_secret(),
         raft_key=new_secret(RAFT_SECRET_BYTES),
-        tokens={"administer": new_secret(), "read": new_secret()},
+        tokens={role: new_secret() for role in TOKEN_ROLES},
     )
 
 
 def new_secret(size: int = SECRET_BYTES) -> str:
     """Hexadecimal: nothing in it means anything to a shell or to a properties file."""
     return secrets.token_hex(size)
+
+
+def token_file(role: str) -> str:
+    """Returns the name of the file with the HTTP token of this role, in ADMIN."""
+    return f"http-{role}.token"
 
 
 def member_name(cluster: str) -> str:

@@ -23,6 +23,7 @@ import typer
 
 from cli.command_line import print
 from cli.init_security import check_server_name
+from cli.machines.earlier import EarlierFilesError, read_secret, read_security
 from cli.machines.layout import (
     CONSOLE_CREDENTIALS,
     RAFT_KEY,
@@ -94,6 +95,15 @@ def init(
             help="TLS, signed requests and ACLs from the start, with certificates for each machine",
         ),
     ] = False,
+    secure_like: Annotated[
+        Path | None,
+        typer.Option(
+            "--secure-like",
+            metavar="OLD",
+            help="--secure with the CAs, secrets and users of the files in OLD, for more machines, or new "
+            "certificates",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the files, and create nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines")] = False,
 ) -> None:
@@ -101,18 +111,18 @@ def init(
     directory = Path(os.path.abspath(directory.expanduser()))
     try:
         machines = _checked(hosts, cluster, prefix)
-        security = new_security(cluster) if secure else None
-        files = files_of(machines, cluster, prefix, security)
+        security = _security(secure, secure_like, cluster)
+        files = files_of(machines, cluster, prefix, security, _passwords(secure_like))
         if is_in_use(directory):
             raise InitError(
                 f"{directory} exists and is not empty: nothing was changed; choose another directory"
             )
         if not dry_run:
             write_tree(directory, files, is_private=_is_private)
-    except (InitError, OSError) as error:
+    except (InitError, EarlierFilesError, OSError) as error:
         print(f"{NAME}: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
-    steps = next_steps(directory, machines, prefix, cluster if secure else None)
+    steps = next_steps(directory, machines, prefix, cluster if security is not None else None)
     if as_json:
         value = {
             "directory": str(directory),
@@ -126,7 +136,7 @@ def init(
         print(f"would create in {directory}:")
         print("\n".join(sorted(files)))
         return
-    _tell(directory, steps, secure)
+    _tell(directory, steps, security is not None)
 
 
 def _tell(directory: Path, steps: Sequence[tuple[str, Sequence[str]]], is_secure: bool) -> None:
@@ -160,16 +170,20 @@ def _checked(hosts: Sequence[str], cluster: str, prefix: str) -> tuple[Machine, 
 
 
 def files_of(
-    machines: Sequence[Machine], cluster: str, prefix: str, security: Security | None = None
+    machines: Sequence[Machine],
+    cluster: str,
+    prefix: str,
+    security: Security | None = None,
+    passwords: Mapping[str, str] | None = None,
 ) -> Mapping[str, str]:
-    """Returns path below DIR -> text of every file. `security` None: everything is open. The keys are others
-    at each call."""
+    """Returns path below DIR -> text of every file. `security` None: everything is open. `passwords` None:
+    new ones. The keys are others at each call."""
     common = {
         path: text.replace(f"={PREFIX}/", f"={prefix}/")
         for path, text in _package_files(resources.files("cli.machines") / "etc", "etc")
     }
     key = new_secret(RAFT_SECRET_BYTES) + "\n"
-    passwords = {user: new_secret() for user in (CLIENT_USER, CONSOLE_USER)}
+    passwords = passwords or {user: new_secret() for user in (CLIENT_USER, CONSOLE_USER)}
     found: dict[str, str] = {} if security is None else _kept(security, passwords)
     for machine in machines:
         settings = dict(settings_of(machine, machines, cluster, is_secure=security is not None))
@@ -196,6 +210,26 @@ def _kept(security: Security, passwords: Mapping[str, str]) -> dict[str, str]:
         **{f"{ADMIN}/{name}": text for name, text in administrators.items()},
         **{f"{CLIENT}/{name}": text for name, text in client.items()},
     }
+
+
+def _security(is_wanted: bool, earlier: Path | None, cluster: str) -> Security | None:
+    """Raises EarlierFilesError."""
+    if earlier is not None:
+        return read_security(earlier.expanduser(), cluster)
+    return new_security(cluster) if is_wanted else None
+
+
+def _passwords(earlier: Path | None) -> Mapping[str, str] | None:
+    """Raises EarlierFilesError."""
+    if earlier is None:
+        return None
+    try:
+        return {
+            user: read_secret(earlier.expanduser() / ADMIN / _password_file(user))
+            for user in (CLIENT_USER, CONSOLE_USER)
+        }
+    except (OSError, ValueError) as error:
+        raise EarlierFilesError(in_words(error)) from None
 
 
 def _password_file(user: str) -> str:

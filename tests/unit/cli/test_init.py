@@ -264,6 +264,35 @@ def test_what_is_typed_for_a_secure_cluster_has_no_secret(tmp_path: Path) -> Non
     assert "PRIVATE KEY" not in shown
 
 
+def test_more_machines_of_a_secure_cluster(secure: Path, tmp_path: Path) -> None:
+    """The same CAs, secrets and users; keys of their own."""
+    grown = ("--cluster", "orders", "--secure-like", str(secure))
+    run(tmp_path / "more", *grown, hosts=9)
+    for old, new in ((HOSTS[0], HOSTS[8]), (HOSTS[1], HOSTS[6])):
+        before, after = secure / old / SECURITY, tmp_path / "more" / new / SECURITY
+        for name in ("ca.crt", "member.json", "http-tokens", "security.conf", "console.yml", "broker.conf"):
+            assert (after / name).read_bytes() == (before / name).read_bytes(), name
+        assert (after / "server.key").read_bytes() != (before / "server.key").read_bytes()
+    for name in ("admin/credentials.yml", "client/credentials.yml", "keep-offline/raft/ca.key"):
+        assert (tmp_path / "more" / name).read_bytes() == (secure / name).read_bytes()
+
+
+def test_without_the_files_of_the_cluster_no_machine_is_added(secure: Path, tmp_path: Path) -> None:
+    def says(*arguments: str) -> str:
+        output = run(tmp_path / "more", *arguments, hosts=9, code=1)
+        assert len(output.splitlines()) == 1 and not (tmp_path / "more").exists()
+        return output
+
+    assert "its cluster is 'orders': give --cluster orders" in says("--secure-like", str(secure))
+    like = ("--cluster", "orders", "--secure-like", str(secure))
+    (secure / "admin" / "client.password").unlink()
+    assert "client.password" in says(*like)
+    (secure / "keep-offline" / "ca.key").rename(secure / "ca.key")
+    assert "ca.key: No such file" in says(*like)
+    (secure / "keep-offline").rename(tmp_path / "medium")
+    assert "keep-offline is not there: put the keys of the CAs back" in says(*like)
+
+
 def files(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file()]
 
