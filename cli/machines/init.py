@@ -124,13 +124,9 @@ def init(
         raise typer.Exit(1) from error
     steps = next_steps(directory, machines, prefix, cluster if security is not None else None)
     if as_json:
-        value = {
-            "directory": str(directory),
-            "created": not dry_run,
-            "files": sorted(files),
-            "next": [{"title": title, "commands": list(commands)} for title, commands in steps],
-        }
-        print(json.dumps(value, ensure_ascii=False))
+        found = {"directory": str(directory), "created": not dry_run, "files": sorted(files)}
+        shown = [{"title": title, "commands": list(commands)} for title, commands in steps]
+        print(json.dumps(found | {"next": shown}, ensure_ascii=False))
         return
     if dry_run:
         print(f"would create in {directory}:")
