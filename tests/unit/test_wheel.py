@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.support.slices import first
 
 ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "keelmq" / "web" / "static"
 PACKAGES = {"analytics", "broker", "cli", "keelmq", "namesrv", "proxy", "pytest_keelmq"}
 
 
@@ -39,6 +41,20 @@ def outside(site: Path, cwd: Path, *args: str) -> subprocess.CompletedProcess[st
 @pytest.mark.slow
 def test_the_wheel_has_our_packages_and_nothing_else(site: Path) -> None:
     assert {each.name for each in site.iterdir() if not each.name.endswith(".dist-info")} == PACKAGES
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PAGES.is_dir(), reason="this checkout has not built the pages")
+def test_the_sources_have_the_pages(tmp_path: Path) -> None:
+    """An installation from them has the console, where no npm is."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    (sources,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sources) as archive:
+        names = archive.getnames()
+    assert any(name.endswith("/keelmq/web/static/console/index.html") for name in names)
+    assert not any("/node_modules/" in name for name in names)
 
 
 @pytest.mark.parametrize("package", ["keelmq", "pytest_keelmq"])
