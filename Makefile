@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: docs answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock stubs sbom vulnerabilities supply
+.PHONY: docs answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock stubs sbom vulnerabilities supply systemd
 run:
 	./run
 test:
@@ -22,6 +22,10 @@ test-pythons:
 leaks:
 	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
 	TESTS_ALL=1 .venv/bin/python -m pytest -q -s -m long tests/unit/broker/container/test_leaks.py
+# The units of keelmq init on three machines that boot systemd in namespaces (root; three minutes)
+systemd:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	TESTS_ALL=1 .venv/bin/python -m pytest -q -m long tests/cluster/test_systemd_boot.py
 # make sim, make sim KIND=raft SEED=7 (docs/testing.md)
 sim:
 	./run keelmq sim $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
