@@ -28,6 +28,29 @@ SCRIPT = Path(__file__).with_name("machine.sh")
 TOOLS = ("setpriv", "unshare", "systemd-sysusers", "systemd-tmpfiles")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
 DEADLINE_S = 120.0
+SIGN_IN = (
+    f"{PREFIX}/bin/python",
+    "-c",
+    """
+import json, ssl, sys, urllib.request
+from pathlib import Path
+from cli.credentials import read_credentials
+page, admin = sys.argv[1], Path(sys.argv[2])
+with_cookies = [urllib.request.HTTPCookieProcessor()]
+if page.startswith("https"):
+    trusted = ssl.create_default_context(cafile=admin / "ca.crt")
+    with_cookies.append(urllib.request.HTTPSHandler(context=trusted))
+opener = urllib.request.build_opener(*with_cookies)
+if sys.argv[2]:
+    user = read_credentials(admin / "credentials.yml").credentials
+    body = json.dumps({"user": user.access_key, "password": user.secret_key}).encode()
+    asked = urllib.request.Request(f"{page}/v1/console/login", body, {"content-type": "application/json"})
+    opener.open(asked, timeout=20).close()
+print(opener.open(f"{page}/v1/console/status", timeout=20).read().decode())
+""",
+)
+"""Logs in to a console as the administrator, and prints the state of the cluster: the page, and the directory
+with the credentials ("": does not log in)."""
 POLL_S = 0.2
 
 pytestmark = [
@@ -236,8 +259,10 @@ def test_three_secure_machines_by_what_is_typed(
     update = ["updateTopic", "-n", f"{hosts[0]}:9876", "-c", "DefaultCluster", "-t", "mine"]
     assert "NO_PERMISSION" in machines[0].refused(send[0], *update, environ=client)
     machines[0].start("keelmq-console")
-    page = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8082/v1/console/cluster').status)"
-    assert "401" in machines[0].refused(f"{PREFIX}/bin/python", "-c", page)
+    assert "401" in machines[0].refused(*SIGN_IN, "http://127.0.0.1:8082", "")
+    for page in ("http://127.0.0.1:8082", f"https://{hosts[0]}:19876"):
+        shown = machines[0].run(*SIGN_IN, page, str(files / "admin"))
+        assert "broker-a" in shown and "NO_PERMISSION" not in shown, shown
     shown = machines[0].run("sh", "-ec", f"{create_users[0]}\n{status}", environ=here)
     assert "nothing is wrong" in shown
     assert "Traceback" not in "".join(log.read_text() for log in tmp_path.glob("*/*.log"))
