@@ -1,4 +1,4 @@
-"""Real RocketMQ clients, each in a process: started, given messages to send, asked what they saw.
+"""Real clients, RocketMQ's and KeelMQ's, each in a process: started, given messages, asked what they saw.
 
 Skips say what is missing. The C++ client is a test requirement where it exists as a wheel (Linux on x86_64);
 the Node clients need `npm ci` in tests/interop/node, and the Python client of gRPC an environment of its own.
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +23,7 @@ WAIT_S = 40.0
 END_S = 10.0
 LINE_BYTES_MAX = 1 << 20
 
-CPP, NODE_JS = "cpp", "node"
+KEELMQ, CPP, NODE_JS = "keelmq", "cpp", "node"
 GRPC_PYTHON, GRPC_NODE = "grpc-python", "grpc-node"
 """RocketMQ 5's own clients."""
 CLIENT_VENV = HERE / ".venv-client"
@@ -36,6 +36,7 @@ Event = dict[str, Any]
 def command_of(client: str) -> list[str]:
     """The program that drives this client."""
     return {
+        KEELMQ: [sys.executable, "-m", "tests.interop.keelmq_driver"],
         CPP: [sys.executable, str(HERE / "cpp_driver.py")],
         NODE_JS: ["node", str(NODE / "driver.js")],
         GRPC_PYTHON: [str(CLIENT_VENV / "bin" / "python"), str(HERE / "grpc_driver.py")],
@@ -43,26 +44,35 @@ def command_of(client: str) -> list[str]:
     }[client]
 
 
-def need(client: str) -> None:
-    """Skips the test when this client is not here."""
+def missing(client: str) -> str | None:
+    """Why this client is not on this machine; None: it is."""
     if client == CPP and importlib.util.find_spec("rocketmq") is None:
-        pytest.skip("the C++ client is not installed: PyPI has rocketmq 0.4.4 for Linux on x86_64 only")
+        return "the C++ client is not installed: PyPI has rocketmq 0.4.4 for Linux on x86_64 only"
     if client in NODE_PACKAGES and shutil.which("node") is None:
-        pytest.skip("the Node clients need Node.js: install node and npm")
+        return "the Node clients need Node.js: install node and npm"
     if client in NODE_PACKAGES and not (NODE / "node_modules" / NODE_PACKAGES[client]).is_dir():
-        pytest.skip("the Node clients are not installed: run `npm ci` in tests/interop/node")
+        return "the Node clients are not installed: run `npm ci` in tests/interop/node"
     if client == GRPC_PYTHON and not (CLIENT_VENV / "bin" / "python").exists():
-        pytest.skip(
+        return (
             "the Python client of gRPC is not installed: `uv venv tests/interop/.venv-client`, and "
             "`uv pip install --python tests/interop/.venv-client -r requirements/grpc_client.txt`"
         )
+    return None
+
+
+def need(client: str) -> None:
+    """Skips the test when this client is not here."""
+    if (reason := missing(client)) is not None:
+        pytest.skip(reason)
 
 
 class Client:
     """`async with Client(CPP, tmp_path, kind="producer", namesrv=..., group=...)`: it is ready."""
 
-    def __init__(self, client: str, directory: Path, **options: Any) -> None:
+    def __init__(self, client: str, directory: Path, *, prefix: Sequence[str] = (), **options: Any) -> None:
+        """prefix: in front of the command line, for instance to run it in a network namespace."""
         need(client)
+        self._prefix = tuple(prefix)
         self.events: list[Event] = []
         self._client, self._options = client, options
         self._home = directory / f"{client}-{options['kind']}-{options['group']}"
@@ -74,6 +84,7 @@ class Client:
         self._home.mkdir(exist_ok=True)
         with (self._home / "stderr").open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
+                *self._prefix,
                 *command_of(self._client),
                 json.dumps(self._options),
                 stdin=asyncio.subprocess.PIPE,

@@ -12,8 +12,9 @@ PAUSE_S = 0.01
 class Traffic:
     """Numbered messages one after the other, until stop(); of each the time of its answer."""
 
-    def __init__(self, producer: Client, topic: str) -> None:
-        self._producer, self._topic = producer, topic
+    def __init__(self, producer: Client, topic: str, pause_s: float = PAUSE_S) -> None:
+        """pause_s: between an answer and the next message."""
+        self._producer, self._topic, self._pause_s = producer, topic, pause_s
         self.sent: list[str] = []
         self.failed: list[tuple[str, str]] = []
         self.answered_ms: list[int] = []
@@ -30,7 +31,7 @@ class Traffic:
                 self.answered_ms.append(now_ms())
             else:
                 self.failed.append((body, event["why"]))
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self._pause_s)
 
     @property
     def longest_gap_ms(self) -> int:

@@ -94,7 +94,7 @@ class Net:
 
     def add(self, host: str) -> str:
         """Adds a host; returns its address."""
-        cable = self._cable(host)
+        cable = self.cable(host)
         _run("ip", "netns", "add", host)
         _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host)
         _run("ip", "link", "set", cable, "master", "br0", "up")
@@ -116,9 +116,21 @@ class Net:
         self._write_hosts()
         return address
 
+    def withdraw(self, host: str) -> None:
+        """Takes a host's address away, and its name does not resolve any more, until move()."""
+        _run("ip", "-n", host, "addr", "flush", "dev", "eth0")
+        del self._addresses[host]
+        self._write_hosts()
+
     def address(self, host: str) -> str:
         """Returns the host's current IP address. KeyError: there is no such host."""
         return self._addresses[host]
+
+    def cable(self, host: str) -> str:
+        """Returns the name of the hub's device that leads to the host."""
+        name = f"p-{host}"
+        assert len(name) <= 15, name  # the kernel's limit
+        return name
 
     def command(self, host: str) -> list[str]:
         """Returns the command prefix that runs a program on the host."""
@@ -128,11 +140,11 @@ class Net:
 
     def unplug(self, host: str) -> None:
         """Disconnects a host from all others."""
-        _run("ip", "link", "set", self._cable(host), "down")
+        _run("ip", "link", "set", self.cable(host), "down")
 
     def plug(self, host: str) -> None:
         """Connects a host again after unplug()."""
-        _run("ip", "link", "set", self._cable(host), "up")
+        _run("ip", "link", "set", self.cable(host), "up")
 
     def cut(self, ways: Sequence[tuple[str, str]]) -> None:
         """Drops packets of each (from, to). The opposite direction is a separate pair."""
@@ -191,11 +203,6 @@ class Net:
         self._mounts.clear()
 
     # -- ours --------------------------------------------------------------------------------------------
-
-    def _cable(self, host: str) -> str:
-        name = f"p-{host}"
-        assert len(name) <= 15, name  # the kernel's limit
-        return name
 
     def _write_hosts(self) -> None:
         """Writes in place: the file is mounted over /etc/hosts, and running programs see the change."""
