@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,9 @@ class ControllerClient:
         self.addresses = self._configured
         self._on_addresses = on_addresses
         self._active: str | None = None
+        self._replaced = asyncio.Event()
+        """Set, and exchanged for another one, when another controller leads than before."""
+        self._led_last: str | None = None
         self._looking = asyncio.Lock()
         self._silent = False
         self._why: dict[str, str] = {}
@@ -90,9 +93,8 @@ class ControllerClient:
         while (left_ms := deadline_ms - now_ms()) > 0:
             address = await self._find_active()
             if address is not None:
-                outcome = await self._client.call(
-                    address, operation, header, body, timeout_ms=left_ms, good=good
-                )
+                calling = self._client.call(address, operation, header, body, timeout_ms=left_ms, good=good)
+                outcome = await self._unless_replaced(address, calling)
                 if isinstance(outcome, Ok) and isinstance(outcome.header, MasterInfo):
                     self.learn(outcome.header.controllers)
                 if isinstance(outcome, Ok) or (
@@ -115,6 +117,36 @@ class ControllerClient:
             self.addresses = addresses
             self._on_addresses(addresses)
 
+    def leads(self, address: str) -> None:
+        """This controller acts as the active one: calls go there from now on. Those that wait for another
+        one's answer end Unknown now. That controller may be lost without a sign, and would keep them, a new
+        master's 1001 among them, until their timeout."""
+        if address != self._active:
+            logger.info("active controller is %s", address)
+        self._active = address
+        if address != self._led_last:
+            self._led_last = address
+            replaced, self._replaced = self._replaced, asyncio.Event()
+            replaced.set()
+
+    async def _unless_replaced(
+        self, address: str, calling: Coroutine[Any, Any, Outcome[Any]]
+    ) -> Outcome[Any]:
+        """Returns the outcome of a call to `address`. Unknown: another controller leads now."""
+        call = asyncio.create_task(calling)
+        try:
+            while not call.done() and self._active in (None, address):
+                replaced = asyncio.create_task(self._replaced.wait())
+                try:
+                    await asyncio.wait((call, replaced), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    replaced.cancel()
+            if call.done():
+                return call.result()
+            return Unknown(f"{address} did not answer yet, and {self._active} leads now")
+        finally:
+            await cancel_all((call,))
+
     def connection_lost(self, address: str) -> None:
         """The connection to this controller closed: the next call looks for the active one again."""
         if address == self._active:
@@ -128,9 +160,9 @@ class ControllerClient:
     async def _find_active(self) -> str | None:
         async with self._looking:  # callers share one look-up
             if self._active is None:
-                self._active = await self._look_up()
-                if self._active is not None:
-                    logger.info("active controller is %s", self._active)
+                found = await self._look_up()
+                if found is not None:
+                    self.leads(found)
                 elif not self._silent:
                     said = "; ".join(f"{each}: {self._why.get(each, 'silent')}" for each in self.addresses)
                     logger.warning("no active controller: %s", said)

@@ -39,10 +39,17 @@ class RoleChangeNotifications:
     """Handlers of 1008: trusted from controllers, a hint from any other peer."""
 
     def __init__(
-        self, manager: ReplicasManager, controller: ControllerClient, hints: RoleHints, *, broker_name: str
+        self,
+        manager: ReplicasManager,
+        controller: ControllerClient,
+        hints: RoleHints,
+        *,
+        broker_name: str,
+        dialled: Callable[[int], str | None],
     ) -> None:
+        """dialled: of a connection's id, the address that this broker dialled for it; None: unknown."""
         self._manager, self._controller, self._hints = manager, controller, hints
-        self._broker_name = broker_name
+        self._broker_name, self._dialled = broker_name, dialled
 
     def bind(self, table: OperationTable) -> None:
         """Binds 1008 at the broker's own port."""
@@ -53,7 +60,11 @@ class RoleChangeNotifications:
         table.bind(NOTIFY_BROKER_ROLE_CHANGED, self.notify_broker_role_changed)
 
     async def notify_broker_role_changed(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
-        """Passes the role to the ReplicasManager, and remembers the controllers that the request names."""
+        """Passes the role to the ReplicasManager, and remembers which controller leads, and the controllers
+        that the request names."""
+        address = self._dialled(call.peer.connection_id)
+        if address is not None:
+            self._controller.leads(address)  # only the active controller sends 1008
         if request.controllers is not None:
             self._controller.learn(request.controllers)
         self._manager.notify_broker_role_changed(request, call.body)

@@ -129,7 +129,11 @@ class ControllerMode:
         self._make_hand_over()
         self._hints = RoleHints(self._manager.poll_now)
         self._notifications = RoleChangeNotifications(
-            self._manager, self._controller, self._hints, broker_name=config.broker_name
+            self._manager,
+            self._controller,
+            self._hints,
+            broker_name=config.broker_name,
+            dialled=parts.client.address_of,
         )
         self._notifications.bind_pushed(parts.pushed)
         HandOverRequests(self._hand_over, lambda: self.role, broker_name=config.broker_name).bind_pushed(

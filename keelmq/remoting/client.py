@@ -172,6 +172,12 @@ class RemotingClient:
         """The connections that are open now, also those that are closing."""
         return frozenset(self._open)
 
+    def address_of(self, connection_id: int) -> str | None:
+        """Returns the address that was dialled for this connection (Peer.connection_id): a request that the
+        other end pushes names the socket only. None: it is not the connection that calls use."""
+        found = (each for each, made in self._connections.items() if made.connection_id == connection_id)
+        return next(found, None)
+
     def connect_soon(self, address: str) -> None:
         """Opens the connection in the background, unless there is one: a call that follows need not wait for
         it. If the address cannot be reached, that call reports it, not this one."""

@@ -59,7 +59,7 @@ async def test_hints_of_a_role_change_are_followed_once_a_second_at_most() -> No
     hints = RoleHints(lambda: asked.append(now[0]), clock=lambda: now[0])
     notifications = Notifications("b", hint=hints.hint, ha_info=ExchangeHaInfo)
     nobody: Any = None  # neither the ReplicasManager nor the ControllerClient is told
-    role_changes = RoleChangeNotifications(nobody, nobody, hints, broker_name="b")
+    role_changes = RoleChangeNotifications(nobody, nobody, hints, broker_name="b", dialled=nobody)
     call = Call(FakePeer())
     await notifications.notify_min_broker_id_change(MIN_ID, call)
     assert len(asked) == 1

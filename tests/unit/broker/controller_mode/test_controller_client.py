@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from broker.controller_mode.controller_client import LEARNED_MAX, ControllerClient, Heartbeats
+from broker.controller_mode.role_change_notifications import RoleChangeNotifications, RoleHints
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply, Unknown
@@ -15,6 +16,7 @@ from keelmq.remoting.operations.controller import (
     BrokerNameRequest,
     ControllerMetadata,
     MasterInfo,
+    NotifyBrokerRoleChangedRequest,
 )
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from keelmq.remoting.servers.tcp import TcpServer
@@ -22,9 +24,23 @@ from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tasks import TaskSet
 from tests.support.admin_parts import DEAD, hanging
 from tests.support.raft_group import until
+from tests.support.store_parts import FakePeer
 
 REQUEST = BrokerNameRequest(broker_name="b")
 HEARTBEAT = BrokerHeartbeatRequest(cluster_name="C", broker_addr="me:1", broker_name="b", broker_id=1)
+
+
+ELECTED = NotifyBrokerRoleChangedRequest(master_broker_id=1, master_address="x:1", master_epoch=9)
+
+
+class FakeManager:
+    """Counts what it is notified of."""
+
+    def __init__(self) -> None:
+        self.notified = 0
+
+    def notify_broker_role_changed(self, *told: object) -> None:
+        self.notified += 1
 
 
 def ignore(*told: object) -> None:
@@ -36,7 +52,9 @@ class FakeController:
 
     def __init__(self, port: int = 0) -> None:
         self.leader = ""
-        self.silent = False
+        self.silent = self.asked = False
+        self.held = asyncio.Event()
+        self.held.set()
         self.added: str | None = None
         self.heartbeats = 0
         self.heartbeat = asyncio.Event()
@@ -56,6 +74,8 @@ class FakeController:
         )
 
     async def _replica_info(self, request: BrokerNameRequest, call: Call) -> Reply | None:
+        self.asked = True
+        await self.held.wait()
         if self.silent:
             return None
         if self.leader != self.address:
@@ -134,6 +154,57 @@ async def test_a_silent_active_one_is_unknown_and_forgotten(three: Three) -> Non
     outcome = await controller.call(GET_REPLICA_INFO, REQUEST, timeout_ms=200)
     assert isinstance(outcome, Unknown)
     assert controller.active_address is None
+
+
+async def test_a_call_does_not_wait_for_a_silent_leader_that_is_replaced(three: Three) -> None:
+    """The leader's machine is lost without a sign, with the master's: the new master's 1001 waited for it."""
+    three.lead(0)
+    old, new = three.controllers[0], three.addresses[1]
+    old.silent = True
+    controller = ControllerClient(three.client, three.addresses, on_addresses=ignore)
+    waiting = asyncio.create_task(controller.call(GET_REPLICA_INFO, REQUEST, timeout_ms=60_000))
+    await until(lambda: old.asked)
+    three.lead(1)
+    async with asyncio.timeout(5):
+        controller.leads(new)
+        assert isinstance(await waiting, Unknown)
+        assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
+    assert controller.active_address == new
+
+
+async def test_a_call_to_the_new_leader_goes_on_when_it_is_announced(three: Three) -> None:
+    three.lead(1)
+    controller = ControllerClient(three.client, three.addresses, on_addresses=ignore)
+    three.controllers[1].held.clear()
+    waiting = asyncio.create_task(controller.call(GET_REPLICA_INFO, REQUEST, timeout_ms=60_000))
+    await until(lambda: three.controllers[1].asked)
+    controller.leads(three.addresses[1])
+    three.controllers[1].held.set()
+    assert isinstance(await waiting, Ok)
+
+
+async def test_a_1008_names_the_leader_by_its_connection(three: Three) -> None:
+    """The controllers are addressed by name, so the address of the socket is another one."""
+    three.lead(0)
+    port = three.controllers[1].server.address[1]
+    named = f"localhost:{port}"
+    controller = ControllerClient(three.client, [three.addresses[0], named], on_addresses=ignore)
+    assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
+    assert isinstance(await three.client.call(named, GET_METADATA_INFO, Empty()), Ok)
+    manager, nobody = FakeManager(), FakePeer()
+    notifications = RoleChangeNotifications(
+        manager,  # type: ignore[arg-type]
+        controller,
+        RoleHints(ignore),
+        broker_name="b",
+        dialled=three.client.address_of,
+    )
+    await notifications.notify_broker_role_changed(ELECTED, Call(nobody))
+    assert controller.active_address == three.addresses[0]
+    peer = next(each for each in three.client.connections if each.peer_address.endswith(f":{port}"))
+    await notifications.notify_broker_role_changed(ELECTED, Call(peer))
+    assert controller.active_address == named
+    assert manager.notified == 2
 
 
 async def test_callers_share_one_look_up(three: Three) -> None:
