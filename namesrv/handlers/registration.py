@@ -78,14 +78,17 @@ class Registrations(msgspec.Struct):
     async def register_broker(self, request: RegisterBrokerRequest, call: Call) -> Reply | None:
         """Registers a broker with its topics (103). Returns the master and the order configuration.
 
-        None: the connection is already closed. A stale registration is answered with an empty success.
+        None: the connection is already closed. A stale registration is answered with a success that has no
+        master.
         Raises CommandError: the body is malformed, or the route table refuses it.
         """
         async with self._turn_of(route_key(request.cluster_name, request.broker_addr)):
             bodies = await _register_bodies(request, call)
             registrations = _registrations(request, call.ext_fields.get(ZONE_NAME), bodies)
             await self._refuse_any(registrations)
-            result = None
+            result, listeners = None, None
+            if request.advertised_listeners:
+                listeners = ";".join(self.settings.current.further_listeners)
             for each in registrations:
                 if result is not None:
                     await asyncio.sleep(0)
@@ -93,14 +96,13 @@ class Registrations(msgspec.Struct):
                     return None  # the connection is closed: nothing would ever remove this registration
                 result = self._register(request, call, each)
                 if result is None:
-                    return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
+                    # success, as RocketMQ's: a broker reads the route, not this code
+                    return Reply(None if listeners is None else RegisterBrokerResponse(listeners=listeners))
             assert result is not None
             header = RegisterBrokerResponse(
                 ha_server_addr=result.ha_server_addr,
                 master_addr=result.master_addr,
-                listeners=";".join(self.settings.current.further_listeners)
-                if request.advertised_listeners
-                else None,
+                listeners=listeners,
             )
             return Reply(header, self._order_conf())
 

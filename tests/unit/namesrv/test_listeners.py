@@ -204,6 +204,18 @@ async def test_brokers_use_listen_port_only(tmp_path: Path) -> None:
         assert server.routes.counts()["brokers"] == 0
 
 
+async def test_a_stale_registration_is_told_the_listeners_too(tmp_path: Path) -> None:
+    """A deposed master that comes back logged that this name server has none of its listeners."""
+    async with serving(tmp_path, listeners=f"external://127.0.0.1:{free_port()}") as (_, wire):
+        newer = {"counter": 1, "stateVersion": 4, "timestamp": 1}
+        body = body_of({"T1": {}}, dataVersion=newer)
+        await announce(wire, B, body=body, advertisedListeners=f"external://{OUTER_B}")
+        answer = await announce(
+            wire, A, body=body_of({"T1": {}}), advertisedListeners=f"external://{OUTER_A}"
+        )
+        assert (answer.code, answer.ext_fields) == (0, {"listeners": "external"})
+
+
 async def test_a_registration_without_listeners_is_answered_as_ever(tmp_path: Path) -> None:
     async with serving(tmp_path, listeners=f"external://127.0.0.1:{free_port()}") as (_, wire):
         answer = await announce(wire, A, body=body_of({"T1": {}}))
