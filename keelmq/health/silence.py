@@ -42,6 +42,11 @@ class Silence(msgspec.Struct):
         self._bucket = bucket
 
     @property
+    def has_past(self) -> bool:
+        """Returns whether the peer was heard again after a gap, in the last minute."""
+        return any(self._longest)
+
+    @property
     def threshold_ms(self) -> int:
         """The length from which on a gap is a silence."""
         return max(self.min_ms, max(self._longest) * 3 // 2)

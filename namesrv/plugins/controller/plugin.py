@@ -136,6 +136,7 @@ class ControllerPlugin:
         self._tasks = TaskSet()
         self._started = False
         self.replicator.on_active_changed(self.elections.active_changed)
+        self.replicator.on_active_changed(self.hung_masters.active_changed)
         if self.telemetry is not None:
             self.replicator.on_active_changed(self.telemetry.active_changed)
         context.on_inactive(self._became_inactive)

@@ -49,10 +49,12 @@ class ZonedNet:
         """Connects a zone again after cut()."""
         _ip("link", "set", f"up-{zone}", "up")
 
-    def translate(self, ports: Mapping[int, tuple[Sequence[str], int]]) -> None:
+    def translate(self, ports: Mapping[int, tuple[Sequence[str], int]], reset: Sequence[str]) -> None:
         """Replaces all translations: {outer port: (addresses, inner port)}. Connections that exist go on to
-        where they lead."""
-        rules = ["flush chain ip nat in"]
+        where they lead, but those to addresses in `reset` are reset with their next packet."""
+        rules = ["flush chain ip nat in", "flush chain ip nat through"]
+        refuse = "meta l4proto tcp reject with tcp reset"
+        rules += [f"add rule ip nat through ip daddr {each} {refuse}" for each in reset]
         for port, (addresses, inner) in ports.items():
             if addresses:
                 rule = f"add rule ip nat in iifname outer tcp dport {port} dnat to"
@@ -85,6 +87,7 @@ class ZonedNet:
             "add chain ip nat in { type nat hook prerouting priority -100 ; }",
             "add chain ip nat out { type nat hook postrouting priority 100 ; }",
             "add rule ip nat out oifname eth0 masquerade",
+            "add chain ip nat through { type filter hook forward priority 0 ; }",
         )
 
     def _count_wrong(self, side: str, wrong: str) -> None:

@@ -2,7 +2,8 @@
 
 What Kubernetes does is done here: a pod that starts gets a new address and its name resolves to it; with the
 pod its address is gone, and its peers get no answer from there. Ports outside lead to a name server's or a
-broker's pod as soon as it exists (publishNotReadyAddresses), and to proxies that are ready. Ready is what
+broker's pod as soon as it exists (publishNotReadyAddresses). The port of the proxies leads to those that are
+ready; as at a load balancer, connections to one that has failed UNREADY_MAX probes are reset. Ready is what
 /readyz answers. A pod may be stopped if all others of its kind are ready (maxUnavailable: 1).
 """
 
@@ -10,6 +11,7 @@ import asyncio
 import http.client
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,7 +35,8 @@ GRACE_S: Final = 90.0
 """terminationGracePeriodSeconds of deploy/k8s."""
 READY_S: Final = 120.0
 PROBE_S: Final = 1.0
-ENDPOINTS_S: Final = 0.5
+PROBE_PERIOD_S: Final = 0.5
+UNREADY_MAX: Final = 2
 EVERYWHERE: Final = "0.0.0.0"
 
 NAMESRV_SETTINGS: Final = {
@@ -99,6 +102,8 @@ class Pods:
         """Proxies that are about to stop."""
         self._watcher = Watcher(self.cluster)
         self._translated: object = None
+        self._unready: Counter[str] = Counter()
+        """Probes that a proxy has failed since the last one that it passed."""
         self._endpoints: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Pods":
@@ -107,7 +112,7 @@ class Pods:
                 for program, zone in zip(kind, HOMES, strict=False):
                     self._place(program, zone)
                     self.cluster.start_program(program)
-            await self.translate()
+            self.translate()
             self._endpoints = asyncio.create_task(self._keep_translating())
             await self.all_ready("after the start")
         except BaseException:
@@ -218,7 +223,7 @@ class Pods:
         await self.until_ready(self.others(program), f"before {program.name} is stopped")
         if program in self.cluster.proxies:
             self._leaving.add(program.name)
-            await self.translate()
+            self.translate()
         process, began = program.process, time.monotonic()
         assert process is not None
         process.send_signal(signal.SIGTERM)
@@ -233,7 +238,7 @@ class Pods:
         """Deletes the pod of a program that has ended."""
         self._gone.add(program.name)
         self.network.net.withdraw(program.name)
-        await self.translate()
+        self.translate()
 
     async def start(self, program: Program, zone: str = "") -> None:
         """A new pod with the old volume, and a new address. zone: where; "": where it was."""
@@ -243,8 +248,9 @@ class Pods:
         self._place(program, zone or self.zones[program.name])
         self._gone.discard(program.name)
         self._leaving.discard(program.name)
+        self._unready[program.name] = UNREADY_MAX  # until it passes one
         self.cluster.start_program(program)
-        await self.translate()
+        self.translate()
 
     async def kill(self, programs: Sequence[Program]) -> None:
         """SIGKILL to all, then waits for their end. Addresses stay: connections are refused there."""
@@ -259,21 +265,26 @@ class Pods:
         self.network.place(program.name, zone)
 
     # ------------------------------------------------------------------ the ports outside
-    async def translate(self) -> None:
+    def translate(self) -> None:
         """Writes where each port outside leads to now."""
-        ready = [
+        open_to = [
             each
             for each in self.cluster.proxies
-            if each.name not in self._leaving and await asyncio.to_thread(self.is_ready, each)
+            if each.name not in self._leaving and self._unready[each.name] < UNREADY_MAX
+        ]
+        reset = [
+            self.network.net.address(each.name)
+            for each in self.cluster.proxies
+            if each.name not in self._gone and self._unready[each.name] >= UNREADY_MAX
         ]
         ports = {
             **self._ports(self.cluster.name_servers, NAMESRV_OUTER, NAMESRV_PORT),
             **self._ports(self.cluster.brokers, BROKER_OUTER, BROKER_PORT),
-            PROXY_OUTER: ([self.network.net.address(each.name) for each in ready], PROXY_PORT),
+            PROXY_OUTER: ([self.network.net.address(each.name) for each in open_to], PROXY_PORT),
         }
-        if ports != self._translated:
-            self.network.translate(ports)
-            self._translated = ports
+        if (ports, reset) != self._translated:
+            self.network.translate(ports, reset)
+            self._translated = (ports, reset)
 
     def _ports(
         self, programs: Sequence[Program], first: int, inner: int
@@ -285,7 +296,10 @@ class Pods:
         }
 
     async def _keep_translating(self) -> None:
-        """Proxies that become ready, or stop to be."""
+        """Probes the proxies."""
         while True:
-            await asyncio.sleep(ENDPOINTS_S)
-            await self.translate()
+            for proxy in self.cluster.proxies:
+                is_ready = await asyncio.to_thread(self.is_ready, proxy)
+                self._unready[proxy.name] = 0 if is_ready else self._unready[proxy.name] + 1
+            self.translate()
+            await asyncio.sleep(PROBE_PERIOD_S)

@@ -10,6 +10,9 @@ from tests.cluster.reach.pods import Pods
 AWAY_S: Final = 40.0
 """How long a lost zone is away: RocketMQ's clients read the route every 30 s, and need it again meanwhile."""
 
+SETTLED_S: Final = 5.0
+"""How long a master is master before its zone is lost: controllers know how often its heartbeats come."""
+
 
 async def upgrade(pods: Pods) -> None:
     """A rolling update of each kind, as a StatefulSet makes it: from the last pod to the first one, the next
@@ -43,6 +46,7 @@ async def lose_zone(pods: Pods) -> None:
     AWAY_S, and then start on another node, with other addresses."""
     zone = await gather_leaders(pods)
     lost = pods.in_zone(zone)
+    await asyncio.sleep(SETTLED_S)
     await pods.kill(lost)
     await asyncio.sleep(AWAY_S)
     empty = pods.empty_zone()
@@ -54,7 +58,20 @@ async def lose_zone(pods: Pods) -> None:
 async def cut_zone(pods: Pods) -> None:
     """The same zone's link is cut: no connection is closed, and inside of it all programs run on. It comes
     back as it was."""
-    zone = await gather_leaders(pods)
+    await cut(pods, await gather_leaders(pods))
+
+
+async def cut_other_zone(pods: Pods) -> None:
+    """The zone of the leading controller and a slave: the master must remove the slave from the SyncStateSet,
+    and the controller that it would ask is lost as well."""
+    leading = await gather_leaders(pods)
+    await pods.make_master(next(each for each in pods.cluster.brokers if pods.zones[each.name] != leading))
+    await cut(pods, leading)
+
+
+async def cut(pods: Pods, zone: str) -> None:
+    """Cuts the zone off for AWAY_S."""
+    await asyncio.sleep(SETTLED_S)
     pods.network.cut(zone)
     await asyncio.sleep(AWAY_S)
     pods.network.heal(zone)
@@ -66,6 +83,7 @@ async def gather_leaders(pods: Pods) -> str:
     async def led() -> str | None:
         return (await pods.picture()).controller_leader or None
 
+    await pods.all_ready("before a zone is lost")
     leader = await pods.cluster.until("a controller leads", led, timeout_s=30.0)
     zone = pods.zones[leader]
     await pods.make_master(next(each for each in pods.in_zone(zone) if each in pods.cluster.brokers))
@@ -84,5 +102,6 @@ SCENARIOS: Final[dict[str, Callable[[Pods], Awaitable[None]]]] = {
     "node drain": drain,
     "zone killed": lose_zone,
     "zone cut off": cut_zone,
+    "slave zone cut off": cut_other_zone,
     "new addresses": readdress,
 }

@@ -23,6 +23,9 @@ HEARTBEAT_SILENCE_MIN_MS: Final = 800
 """The least silence of heartbeats that come every 200 ms: above a pause of 400 ms and a packet that is
 lost."""
 
+SELDOM_SILENCE_MIN_MS: Final = 1_800
+"""The same of heartbeats that come every second: a controller that is not active asks for no more."""
+
 
 class MasterHeartbeat(msgspec.Struct, frozen=True):
     """The last heartbeat of the master that the group has in `master_epoch`.

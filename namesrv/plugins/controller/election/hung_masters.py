@@ -1,8 +1,10 @@
 """HungMasters: makes a master inactive before its heartbeat timeout if it hangs (core/hang.py).
 
-Only the active controller does it, and not in its grace window: the others hear a master once a second, which
-is too seldom to miss it sooner. A master that was found hung by mistake is active again with its next
-heartbeat.
+Only the active controller does it. A new one may be active because the machine of the master and of the
+leading controller is lost. It judges by the heartbeats that it got before, once a second, which takes longer,
+and by the replicas that have reported a silent link meanwhile. Its grace window does not matter: that
+protects the lease, and a master with all-ack needs none. A master that was found hung by mistake is active
+again with its next heartbeat.
 """
 
 import asyncio
@@ -38,6 +40,8 @@ class HungMasters:
         self._liveness, self._liveness_view = liveness, liveness_view
         self._proposer, self._config, self._clock, self._on_found = proposer, config, clock, on_found
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by group
+        self._reported: set[str] = set()
+        """Groups of which a silent master was reported while this controller was not active."""
         self.found = 0  # masters found hung since the start
 
     @property
@@ -50,16 +54,25 @@ class HungMasters:
         if (timer := self._timers.pop(broker_name, None)) is not None:
             timer.cancel()
         broker_set = self._proposer.state.brokers.get(broker_name)
+        if broker_set is not None and not self._proposer.is_active:
+            self._reported.add(broker_name)
         from_ms = None if broker_set is None or not self.finds_any else self._hung_from_ms(broker_set)
         if broker_set is None or from_ms is None:
             return
         now_ms = self._clock()
-        wait_ms = max(from_ms - now_ms, self._liveness_view.grace_left_ms())
+        wait_ms = from_ms - now_ms
         if wait_ms <= 0:
             self._found(broker_set, now_ms)
             return
         loop = asyncio.get_running_loop()
         self._timers[broker_name] = loop.call_later(wait_ms / 1_000, self.check, broker_name)
+
+    def active_changed(self, is_active: bool) -> None:
+        """Called when this controller becomes active, and when it no longer is."""
+        reported, self._reported = self._reported, set()
+        if is_active:
+            for broker_name in sorted(reported):
+                self.check(broker_name)
 
     async def stop(self) -> None:
         """Cancels the checks that are due later."""
@@ -75,6 +88,8 @@ class HungMasters:
         if heartbeat is None or heartbeat.all_ack_heartbeats is None:
             return None
         heartbeats = heartbeat.all_ack_heartbeats
+        if not heartbeat.asked_often and not heartbeats.has_past:
+            return None  # nothing is known of how often it sends them
         others = [
             self._liveness_view.last_heartbeat(broker_set.key(each))
             for each in sorted(broker_set.sync_state_set - {master})

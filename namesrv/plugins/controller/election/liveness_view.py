@@ -30,7 +30,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
     hands_over: a master drains on request before another broker is elected. min_in_sync_replicas: with fewer
     members in the SyncStateSet it refuses messages; None: an older broker. all_ack_heartbeats: of a master
-    with allAckInSyncStateSet that was asked for heartbeats often: the gaps between its heartbeats.
+    with allAckInSyncStateSet: the gaps between its heartbeats. asked_often: they began when this controller,
+    as the active one, asked for heartbeats often; else they come as seldom as from every broker.
     silent_master_epoch: of a slave whose link to its master is silent: the masterEpoch of that master.
     """
 
@@ -40,6 +41,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     min_in_sync_replicas: int | None = None
     all_ack_heartbeats: Silence | None = None
     silent_master_epoch: int | None = None
+    asked_often: bool = False
 
     @property
     def takes_pushes(self) -> bool:
@@ -98,11 +100,16 @@ class LivenessView:
     def _may_have_been_heard(self, key: BrokerKey, *, is_master: bool) -> bool:
         """Returns whether the previous leader may have received a heartbeat that this controller lacks.
 
-        True while no scan has found the key inactive. For a slave a closed connection is always proof of
+        True while no scan has found the key inactive, unless it was found hung early: such a master needs no
+        lease (core/hang.py). For a slave a closed connection is always proof of
         death: it acknowledges nothing, and elections would wait for a slave that is presumed alive.
         """
         last = self._liveness.last_seen(key)
-        if last is None or last.hung or last.inactive_ms is None:
+        if last is None:
+            return True
+        if last.found_early:
+            return False
+        if last.hung or last.inactive_ms is None:
             return True
         return is_master and last.inactive_ms < self._active_since_ms - RECENT_MS
 

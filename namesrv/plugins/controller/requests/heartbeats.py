@@ -20,7 +20,7 @@ from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.elect import LiveInfo
-from namesrv.plugins.controller.core.hang import HEARTBEAT_SILENCE_MIN_MS
+from namesrv.plugins.controller.core.hang import HEARTBEAT_SILENCE_MIN_MS, SELDOM_SILENCE_MIN_MS
 from namesrv.plugins.controller.core.rules import TEXT_BYTES_MAX, check_registered_address
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.election.hung_masters import HungMasters
@@ -133,7 +133,10 @@ class HeartbeatHandler:
         if was_sure:
             self._check_owner(key, live)
         is_changed = _refuses(self._liveness.info(key)) != _refuses(live)
-        heartbeats = self._all_ack_heartbeats(key, now_ms) if ext.all_ack_in_sync_state_set else None
+        often = ext.all_ack_in_sync_state_set and self._hung_masters.finds_any
+        heartbeats = (
+            self._all_ack_heartbeats(key, now_ms, often=often) if ext.all_ack_in_sync_state_set else None
+        )
         is_new = self._liveness.record_heartbeat(
             key,
             connection_id=peer.connection_id,
@@ -147,6 +150,7 @@ class HeartbeatHandler:
                 ext.min_in_sync_replicas,
                 heartbeats,
                 ext.silent_master_epoch,
+                often,
             ),
             grace_ms=config.controller_connection_loss_grace_ms,
         )
@@ -161,7 +165,7 @@ class HeartbeatHandler:
             self._hung_masters.check(ext.broker_name)
         if command.flag & FLAG_ONEWAY:
             return None
-        header = None if heartbeats is None else SEND_OFTEN
+        header = SEND_OFTEN if often else None
         return response_frame(command.opaque, ResponseCode.SUCCESS, "Heart beat success", header)
 
     def _check_owner(self, key: BrokerKey, live: LiveInfo) -> None:
@@ -179,17 +183,18 @@ class HeartbeatHandler:
         if refused := check_registered_address(group, key.broker_id, live.broker_address):
             raise CommandError(refused.code, refused.remark)
 
-    def _all_ack_heartbeats(self, key: BrokerKey, now_ms: int) -> Silence | None:
-        """Returns the gaps of this master's heartbeats, with the one before this heartbeat; None: it does not
-        matter if one is missing. They begin with the heartbeat whose answer asks for more of them."""
-        if not self._hung_masters.finds_any:
-            return None
+    def _all_ack_heartbeats(self, key: BrokerKey, now_ms: int, *, often: bool) -> Silence:
+        """Returns the gaps of this master's heartbeats, with the one before this heartbeat. They begin anew
+        with the heartbeat whose answer asks for more of them, and when no more are asked for."""
         before = self._liveness.info(key)
-        heartbeats = before.all_ack_heartbeats if isinstance(before, Heartbeat) else None
-        if heartbeats is None:
-            return Silence(HEARTBEAT_SILENCE_MIN_MS, now_ms)
-        heartbeats.heard(now_ms)
-        return heartbeats
+        if (
+            not isinstance(before, Heartbeat)
+            or before.all_ack_heartbeats is None
+            or before.asked_often is not often
+        ):
+            return Silence(HEARTBEAT_SILENCE_MIN_MS if often else SELDOM_SILENCE_MIN_MS, now_ms)
+        before.all_ack_heartbeats.heard(now_ms)
+        return before.all_ack_heartbeats
 
 
 def _refuses(known: object) -> int | None:

@@ -7,7 +7,7 @@ import pytest
 from keelmq.remoting.command import decode
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT
 from namesrv.plugins.controller.core.elect import LossReason
-from namesrv.plugins.controller.core.hang import HEARTBEAT_SILENCE_MIN_MS
+from namesrv.plugins.controller.core.hang import HEARTBEAT_SILENCE_MIN_MS, SELDOM_SILENCE_MIN_MS
 from namesrv.plugins.controller.election.hung_masters import CONFIRM_MS
 from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address
 
@@ -133,16 +133,68 @@ async def test_only_the_active_controller_looks(bench: Bench) -> None:
     assert bench.plugin.hung_masters.found == 0
 
 
-async def test_not_in_the_grace_window_of_a_new_one(bench: Bench) -> None:
-    bench.plugin.liveness_view.became_active(3_000)
-    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
+async def passive(bench: Bench, *, count: int = 3) -> None:
+    """This controller is not active, and gets the master's heartbeats as often as any controller."""
+    bench.replicator.active = False
+    for _ in range(count):
+        bench.now_ms += 1_000
+        await bench.heartbeat(1, all_ack_in_sync_state_set=True, epoch=TERM)
+
+
+def activate(bench: Bench) -> None:
+    bench.replicator.active = True
+    for changed in bench.replicator.callbacks:
+        changed(True)
+
+
+async def test_a_new_one_finds_the_master_that_was_lost_with_the_leading_controller(bench: Bench) -> None:
+    """Their machine, or zone: in the grace window, by what this controller got before it was active."""
+    await passive(bench)
+    bench.now_ms += SELDOM_SILENCE_MIN_MS
+    await silent(bench, 2, 3)
+    assert bench.plugin.hung_masters.found == 0, "another controller may hear it"
+    activate(bench)
+    assert bench.plugin.liveness_view.grace_left_ms() > 0
+    assert bench.plugin.hung_masters.found == 1, "the replicas had reported it"
+    assert await inactive(bench)
+    view = bench.plugin.liveness_view.view(bench.broker_set)
+    assert view.presumed == frozenset() and view.lost[1].reason is LossReason.HUNG
+    await bench.elect(-1)
+    assert bench.broker_set.master_broker_id in (2, 3)
+    await bench.plugin.elections.stop()
+
+
+async def test_a_new_one_waits_for_a_heartbeat_that_may_still_come(bench: Bench) -> None:
+    await passive(bench)
+    bench.now_ms += SELDOM_SILENCE_MIN_MS - 1
+    activate(bench)
     await silent(bench, 2, 3)
     assert bench.plugin.hung_masters.found == 0
-    bench.now_ms += 3_000 - HEARTBEAT_SILENCE_MIN_MS - 100
-    for slave in (2, 3):
-        await bench.heartbeat(slave, silent_master_epoch=TERM)
-    assert bench.plugin.hung_masters.found == 0
+    bench.now_ms += 1
+    await silent(bench, 2, 3)
+    assert bench.plugin.hung_masters.found == 1
+    await bench.plugin.elections.stop()
     await bench.plugin.hung_masters.stop()
+
+
+async def test_a_new_one_does_not_judge_by_a_single_heartbeat(bench: Bench) -> None:
+    """The master may send one every ten seconds."""
+    await passive(bench, count=1)
+    activate(bench)
+    bench.now_ms += 2_900
+    await silent(bench, 2, 3)
+    assert bench.plugin.hung_masters.found == 0
+    await bench.plugin.elections.stop()
+
+
+async def test_heartbeats_that_come_often_again_are_missed_sooner(bench: Bench) -> None:
+    await passive(bench)
+    activate(bench)
+    await all_ack_heartbeats(bench)
+    bench.now_ms += HEARTBEAT_SILENCE_MIN_MS
+    await silent(bench, 2, 3)
+    assert bench.plugin.hung_masters.found == 1
+    await bench.plugin.elections.stop()
 
 
 async def test_it_can_be_switched_off_at_run_time(bench: Bench) -> None:
