@@ -216,6 +216,10 @@ class OwnRoutes:
         found = outcome.body if isinstance(outcome, Ok) else None
         return found if isinstance(found, TopicConfig) else None
 
+    def refresh_soon(self, topic: str) -> None:
+        """Forgets the route: the next find() asks the broker."""
+        self._kept.pop(topic, None)
+
     async def close(self) -> None:
         """Nothing has to be closed."""
 

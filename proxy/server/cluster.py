@@ -1,11 +1,13 @@
 """Cluster: routes, facts about topics and groups, and requests that survive a fail-over.
 
 What is cached here is a copy of what brokers know, for seconds. A request is sent again, by a fresh route,
-while its group of brokers has no master: a killed master is a pause for the client, and no error."""
+while its group of brokers has no master: a killed master is a pause for the client, and no error. A master
+that is lost without a sign leaves its connections open, so a request without an answer is overdue after
+OVERDUE_MS: routes are asked for, and once they name another master, the request goes there."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -25,6 +27,7 @@ from keelmq.remoting.operations.broker_metadata import (
 from keelmq.remoting.operations.route import TopicConfig
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import cancel_all
 from proxy.core.names import Client
 from proxy.core.statuses import Refused
 from proxy.server.guard import Guard
@@ -36,6 +39,8 @@ ANSWER_MS: Final = 100
 """An answer leaves this long before the deadline of the call."""
 CALL_MS: Final = 3_000
 """Time for a call without a deadline."""
+OVERDUE_MS: Final = 500
+"""Below it an answer is slow; then routes are asked for this often."""
 FACTS_KEPT_MS: Final = 5_000
 FACTS_MAX: Final = 10_000
 FACTS_TIMEOUT_MS: Final = 500
@@ -60,6 +65,8 @@ class Routes(Protocol):
     async def find(self, topic: str, *, borrow: bool = False) -> TopicRoute: ...
 
     async def refresh(self, topic: str, *, borrow: bool = False, rotate: bool = False) -> TopicRoute: ...
+
+    def refresh_soon(self, topic: str) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -107,7 +114,11 @@ class Cluster:
         async def attempt(route: TopicRoute) -> Outcome[Any]:
             return await self.once(route, broker_name, operation, header, body, call=call)
 
-        return await self.repeat(topic, attempt, call)
+        return await self.repeat(topic, attempt, call, asked=lambda: broker_name)
+
+    def forwarded(self, topic: str) -> None:
+        """A broker that is no longer the master has handed a request on: the route is old."""
+        self._routes.refresh_soon(topic)
 
     async def once(
         self,
@@ -131,22 +142,28 @@ class Cluster:
     async def repeat(
         self,
         topic: str,
-        attempt: Callable[[TopicRoute], Awaitable[Outcome[Any]]],
+        attempt: Callable[[TopicRoute], Coroutine[Any, Any, Outcome[Any]]],
         call: Call,
         *,
         may_repeat: bool = True,
+        asked: Callable[[], str] | None = None,
     ) -> Outcome[Any]:
         """Makes attempts, each with a newer route, until one has an outcome that does not pass, or the call's
-        deadline. may_repeat: also after an attempt that may have been carried out. Raises Refused: there is
-        no route."""
+        deadline. may_repeat: also after an attempt that may have been carried out. asked(): the broker name
+        of the attempt under way, which is overdue after OVERDUE_MS; None: an answer may take its time. Raises
+        Refused: there is no route."""
         route, failures = await self.route(topic, call), 0
         while True:
-            outcome = await attempt(route)
+            if asked is None or not may_repeat:
+                outcome = await attempt(route)
+            else:
+                outcome = await self._unless_replaced(topic, route, attempt(route), asked)
             if not _passes(outcome, may_repeat=may_repeat):
                 return outcome
             failures += 1
             pause_ms = AGAIN.pause_ms(failures, random.random())
             if call.left_ms <= pause_ms:
+                self._routes.refresh_soon(topic)  # for the next call
                 return outcome
             await asyncio.sleep(pause_ms / 1_000)
             try:
@@ -154,6 +171,33 @@ class Cluster:
                     route = await self._routes.refresh(topic, borrow=True, rotate=failures > 1)
             except (RouteError, TimeoutError):
                 continue
+
+    async def _unless_replaced(
+        self,
+        topic: str,
+        route: TopicRoute,
+        attempt: Coroutine[Any, Any, Outcome[Any]],
+        asked: Callable[[], str],
+    ) -> Outcome[Any]:
+        """Returns the outcome of an attempt. Unknown: it is overdue, and its brokers have another master
+        now."""
+        under_way = asyncio.create_task(attempt)
+        looking: asyncio.Task[TopicRoute] | None = None
+        try:
+            while not under_way.done():
+                await asyncio.wait((under_way,), timeout=OVERDUE_MS / 1_000)
+                if under_way.done():
+                    break
+                looking = asyncio.create_task(self._routes.refresh(topic, rotate=looking is not None))
+                await asyncio.wait((under_way, looking), return_when=asyncio.FIRST_COMPLETED)
+                if under_way.done() or looking.exception() is not None:
+                    continue
+                before, now = route.master(asked()), looking.result().master(asked())
+                if now not in (None, before):
+                    return Unknown(f"no answer from {before}, and {now} is master now")
+            return under_way.result()
+        finally:
+            await cancel_all(each for each in (under_way, looking) if each is not None)
 
     async def lacks(self, topic: str, broker_name: str) -> bool:
         """Returns whether name servers have answered that the topic has no such group of brokers now."""

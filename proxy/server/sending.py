@@ -104,7 +104,7 @@ class Sending:
 
         # A second half message would be checked later, and committed as well.
         may_repeat = sent.kind != pb.TRANSACTION
-        outcome = await self._cluster.repeat(topic, attempt, call, may_repeat=may_repeat)
+        outcome = await self._cluster.repeat(topic, attempt, call, may_repeat=may_repeat, asked=lambda: last)
         return _entry(sent, last, outcome)
 
     async def _send_batch(self, topic: str, sent: list[Sent], call: Call) -> list[pb.SendResultEntry]:
@@ -130,7 +130,7 @@ class Sending:
             last = queue.broker_name
             return await self._attempt(route, queue, sent[0], bodies[0][1], call, is_batch=True)
 
-        outcome = await self._cluster.repeat(topic, attempt, call)
+        outcome = await self._cluster.repeat(topic, attempt, call, asked=lambda: last)
         return [_entry(each, last, outcome, at) for at, each in enumerate(sent)]
 
     def _queue(self, route: TopicRoute, sent: Sent, last: str) -> MessageQueue | None:
@@ -164,11 +164,14 @@ class Sending:
             n=queue.broker_name,
         )
         try:
-            return await self._cluster.once(
+            outcome = await self._cluster.once(
                 route, queue.broker_name, SEND_MESSAGE_V2, header, body, call=call
             )
         except LocalProtocolError as error:
             raise Refused(pb.PAYLOAD_TOO_LARGE, str(error)) from None
+        if isinstance(outcome, Ok) and outcome.header.master_address is not None:
+            self._cluster.forwarded(route.topic)
+        return outcome
 
 
 def _entry(sent: Sent, broker_name: str, outcome: Outcome[Any], index: int = 0) -> pb.SendResultEntry:
