@@ -6,6 +6,11 @@ connection as soon as there is a master: a name server may show this broker as a
 (routeAliasesEnable) while the master is gone. The answer contains the broker that stored the message
 (masterAddress), and our client then reads the route again. A forwarded message is never forwarded again: two
 brokers that each consider the other one the master would forward it endlessly.
+
+If the master is lost without a sign while it has a forwarded message, the message goes to its successor: it
+may be stored twice, as it would be if the client, which gets no answer, sent it again. But a stock client
+would send it to the lost master, and has no time left for a third attempt. Half messages are not repeated:
+the second one would be checked, and committed as well.
 """
 
 import asyncio
@@ -53,6 +58,14 @@ TOO_FEW: Final = "in-sync replicas not enough"
 _NO_MASTER: Final = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "no master is known")
 
 Resp = TypeVar("Resp", bound=Wire)
+
+
+HALF: Final = "TRAN_MSG\x01true"
+"""In the properties of a half message."""
+
+
+class _Replaced(Unknown, frozen=True):
+    """Another broker has become master before this one answered."""
 
 
 class SendFields(Protocol):
@@ -276,6 +289,7 @@ class SendForwarder:
         While the new master accepts no messages yet, one message at a time is tried, and the others wait.
         """
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
+        doubt: _Replaced | None = None
         with suppress(TimeoutError):  # of _turn()
             while now_ms() < deadline_ms:
                 if self._gate.decides():
@@ -294,10 +308,15 @@ class SendForwarder:
                         self._failures += 1
                         await asyncio.sleep(RETRY.pause_ms(self._failures, random.random()) / 1000)
                         outcome = await self._attempt(command, body, deadline_ms)
-                if not is_too_early(outcome):
-                    return outcome
+                if isinstance(outcome, _Replaced) and HALF not in command.ext.properties:
+                    doubt = outcome
+                    await asyncio.sleep(GATHER_STEP_MS / 1000)
+                elif not is_too_early(outcome):
+                    return outcome if isinstance(outcome, Ok) else doubt or outcome
         if self._gate.writable:
             return None  # its own refusal gives the reason
+        if doubt is not None:
+            return doubt
         return outcome if self._master() is not None else Failed(_NO_MASTER.code, self._gate.unavailable)
 
     @asynccontextmanager
@@ -337,7 +356,7 @@ class SendForwarder:
                 await asyncio.wait((call,), timeout=REPLACED_STEP_MS / 1000)
                 replaced_ms = 0 if self._master() == address else replaced_ms + REPLACED_STEP_MS
                 if replaced_ms > REPLACED_MS and not call.done():
-                    return Unknown(f"{address} was replaced as master before it answered")
+                    return _Replaced(f"{address} was replaced as master before it answered")
             return call.result()
         finally:
             call.cancel()
