@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: docs answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock stubs sbom vulnerabilities supply systemd
+.PHONY: docs answer-key kill-analytics kill-stream run bad-day reach test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock stubs sbom vulnerabilities supply systemd
 run:
 	./run
 test:
@@ -41,6 +41,10 @@ chaos:
 bad-day:
 	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
 	TESTS_ALL=1 .venv/bin/python -m pytest -q -s -m long tests/cluster/test_bad_day.py
+# Clients inside and outside of an address translation while pods are upgraded, drained, lost and moved (root); make reach ONLY="zone cut off"
+reach:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	.venv/bin/python -m tests.cluster.reach $(if $(ONLY),--only "$(ONLY)") $(if $(CLIENTS),--clients $(CLIENTS))
 # The controllers' log without brokers, as processes; make raft-chaos SEED=7 (docs/testing.md)
 raft-chaos:
 	./run python -m tests.cluster.raft_chaos chaos $(if $(SEED),--seed $(SEED))

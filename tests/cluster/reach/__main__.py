@@ -1,7 +1,7 @@
 """Traffic from inside and outside of an address translation while pods are upgraded, drained, lost and moved
 (make reach).
 
-    python -m tests.cluster.reach [--only SCENARIO,...] [--clients CLIENT,...] [--directory DIR]
+    python -m tests.cluster.reach [--only SCENARIO,...] [--clients CLIENT,...] [--away SECONDS]
 
 Prints a line for each client and scenario. Exit code 1: a send failed, an acknowledged message is lost, or a
 client has seen or used an address of the other side. 2: not possible here. Needs root.
@@ -21,7 +21,7 @@ from pathlib import Path
 from cli.lab.chaos.net import NETWORK, Net, missing
 from tests.cluster.reach.clients import Row, Senders
 from tests.cluster.reach.net import INSIDE, OUTER_HOST, OUTSIDE, ZonedNet
-from tests.cluster.reach.pods import ZONES, Pods
+from tests.cluster.reach.pods import AWAY_S, ZONES, Pods
 from tests.cluster.reach.scenarios import SCENARIOS
 
 MORE = 100
@@ -45,14 +45,17 @@ def table(rows: Sequence[Row]) -> str:
 
 
 async def play(
-    network: ZonedNet, directory: Path, only: Sequence[str], clients: Sequence[str]
+    network: ZonedNet, directory: Path, options: argparse.Namespace
 ) -> tuple[list[Row], list[str]]:
     """Returns the rows, and what else is wrong."""
     rows: list[Row] = []
-    async with Pods(network, directory) as pods, Senders(pods, directory, clients) as senders:
+    async with (
+        Pods(network, directory, options.away) as pods,
+        Senders(pods, directory, options.clients) as senders,
+    ):
         for reason in senders.missing:
             print(f"left out: {reason}", flush=True)
-        for name in only:
+        for name in options.only:
             began = time.monotonic()
             print(f"{name} ...", flush=True)
             senders.begin()
@@ -102,6 +105,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios, with commas between them")
     parser.add_argument("--clients", default="", help="clients, with commas between them; all by default")
+    parser.add_argument("--away", type=float, default=AWAY_S, help="seconds that a lost zone is away")
     parser.add_argument("--directory", type=Path, help="keep the logs and stores here")
     options = parser.parse_args(arguments)
     options.only = options.only.split(",")
@@ -123,7 +127,7 @@ def main() -> int:
         net = Net(directory)
         net.enter()
         network = ZonedNet(net, ZONES)
-        rows, wrong = asyncio.run(play(network, directory, options.only, options.clients))
+        rows, wrong = asyncio.run(play(network, directory, options))
     print(table(rows))
     for row in rows:
         for why in row.why:

@@ -34,6 +34,8 @@ NAMESRV_OUTER, BROKER_OUTER, PROXY_OUTER = 30_000, 31_000, 32_000
 GRACE_S: Final = 90.0
 """terminationGracePeriodSeconds of deploy/k8s."""
 READY_S: Final = 120.0
+AWAY_S: Final = 40.0
+"""How long a lost zone is away: RocketMQ's clients read the route every 30 s, and need it again meanwhile."""
 PROBE_S: Final = 1.0
 PROBE_PERIOD_S: Final = 0.5
 UNREADY_MAX: Final = 2
@@ -75,8 +77,9 @@ class PodLauncher(Launcher):
 class Pods:
     """`async with Pods(network, directory) as pods:` all are ready. Leaving the block ends every program."""
 
-    def __init__(self, network: ZonedNet, directory: Path) -> None:
-        self.network = network
+    def __init__(self, network: ZonedNet, directory: Path, away_s: float = AWAY_S) -> None:
+        """away_s: how long scenarios keep a lost zone away."""
+        self.network, self.away_s = network, away_s
         self.cluster = Cluster(
             directory,
             name_servers=REPLICAS,

@@ -7,11 +7,8 @@ from typing import Final
 from cli.lab.cluster import Program
 from tests.cluster.reach.pods import Pods
 
-AWAY_S: Final = 40.0
-"""How long a lost zone is away: RocketMQ's clients read the route every 30 s, and need it again meanwhile."""
-
-SETTLED_S: Final = 5.0
-"""How long a master is master before its zone is lost: controllers know how often its heartbeats come."""
+SETTLED_S: Final = 35.0
+"""How long a master is master before its zone is lost: all clients have read the route since."""
 
 
 async def upgrade(pods: Pods) -> None:
@@ -43,12 +40,12 @@ async def drain(pods: Pods) -> None:
 
 async def lose_zone(pods: Pods) -> None:
     """kill -9 of every process in the zone of the master and the leading controller. They stay dead for
-    AWAY_S, and then start on another node, with other addresses."""
+    away_s, and then start on another node, with other addresses."""
     zone = await gather_leaders(pods)
     lost = pods.in_zone(zone)
     await asyncio.sleep(SETTLED_S)
     await pods.kill(lost)
-    await asyncio.sleep(AWAY_S)
+    await asyncio.sleep(pods.away_s)
     empty = pods.empty_zone()
     for program in lost:
         await pods.remove(program)
@@ -70,10 +67,10 @@ async def cut_other_zone(pods: Pods) -> None:
 
 
 async def cut(pods: Pods, zone: str) -> None:
-    """Cuts the zone off for AWAY_S."""
+    """Cuts the zone off for away_s."""
     await asyncio.sleep(SETTLED_S)
     pods.network.cut(zone)
-    await asyncio.sleep(AWAY_S)
+    await asyncio.sleep(pods.away_s)
     pods.network.heal(zone)
 
 
