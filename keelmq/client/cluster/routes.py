@@ -25,6 +25,8 @@ ROUTE_POLL_MS = 30_000
 DEFAULT_ROUTE_POLL_MS = 1_000
 """A route borrowed from DEFAULT_TOPIC is refreshed soon: the topic exists after its first message."""
 NAME_SERVER_TIMEOUT_MS = 1_000
+AVOIDED_MS = 5_000
+"""A name server that did not answer is asked last for this long: each attempt there costs a whole timeout."""
 AT_ONCE_MAX = 64
 """Topics that are refreshed concurrently."""
 TOPICS_KEPT = 64
@@ -140,6 +142,7 @@ class RouteCache:
         self._client, self._on_change = client, on_change
         self._name_servers = parse_addresses(namesrv_addr)
         self._current = 0
+        self._avoided_until_ms: dict[str, int] = {}  # by name server
         self._routes: dict[str, _Known] = {}
         self._room = TOPICS_KEPT  # above this number, unused topics are looked for
         self._closed = False
@@ -302,13 +305,20 @@ class RouteCache:
             for topic in unused[: TOPICS_MAX // 10]:
                 del self._routes[topic]
 
+    def _in_turn(self) -> list[int]:
+        """Returns the places of all name servers, from the current one on; those that did not answer lately
+        are last."""
+        count, now = len(self._name_servers), now_ms()
+        places = [(self._current + each) % count for each in range(count)]
+        return sorted(places, key=lambda at: now < self._avoided_until_ms.get(self._name_servers[at], now))
+
     async def _ask(self, topic: str) -> TopicRouteData | None:
         """Returns None if no name server knows the topic. Each is tried, since one that has just started
         knows no topic. RouteError: none answered."""
         remarks: list[str] = []
         unknown_topic, denials = False, 0
-        for _ in self._name_servers:
-            address = self._name_servers[self._current]
+        for at in self._in_turn():
+            address = self._name_servers[at]
             outcome = await self._client.call(
                 address,
                 GET_ROUTEINFO_BY_TOPIC,
@@ -317,17 +327,21 @@ class RouteCache:
             )
             match outcome:
                 case Ok(body=TopicRouteData() as data):
+                    self._current = at
+                    self._avoided_until_ms.pop(address, None)
                     return data
                 case Failed(code=ResponseCode.TOPIC_NOT_EXIST):
                     unknown_topic = True
                 case Failed(code=code, remark=remark):
                     denials += code == ResponseCode.NO_PERMISSION
                     remarks.append(f"{address}: {code} {remark}")
+                    if code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
+                        self._avoided_until_ms[address] = now_ms() + AVOIDED_MS
                 case Unknown(remark=remark):
+                    self._avoided_until_ms[address] = now_ms() + AVOIDED_MS
                     remarks.append(f"{address}: {remark}")
                 case _:
                     remarks.append(f"{address}: an answer without a route")
-            self._current = (self._current + 1) % len(self._name_servers)
         if unknown_topic:
             return None
         told = "; ".join(remarks)
