@@ -154,6 +154,7 @@ kubectl() {
     "apply -k "*) command kubectl kustomize "$3" > "$LOGS/rendered" ;;
     "apply -f "*) cat "$3" ;;
     *" create secret "*) command kubectl "$@" --dry-run=client --output yaml > "$LOGS/secret" ;;
+    *" get services -l "*) grep -q "${6#*=}" "$LOGS/rendered" ;;
     *" patch statefulset "*) named "$5"; printf '%s' "$7" | python -m json.tool ;;
     *" scale deployment "*) named "$5"; touch "$LOGS/$5.starts" ;;
     *" rollout status "*) named "${5#*/}"; rm -f "$LOGS/${5#*/}.starts" ;;

@@ -21,6 +21,8 @@ OVERLAYS = {
     "ha": "overlays/ha",
     "analytics": "overlays/analytics",
     "proxy": "overlays/proxy",
+    "external-nodeport": "overlays/external-nodeport",
+    "external-loadbalancer": "overlays/external-loadbalancer",
     "container": "overlays/container",
     "secure": "overlays/secure",
     "container-secure": "overlays/container-secure",

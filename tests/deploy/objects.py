@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Object = dict[str, Any]
+NODE_ADDRESS = "192.0.2.7"
+"""Of the node of every pod, for its `status.hostIP`."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def environment(stateful_set: Object, *, index: int, address: str) -> dict[str, 
         "metadata.labels['apps.kubernetes.io/pod-index']": str(index),
         "metadata.name": f"{name}-{index}",
         "metadata.namespace": stateful_set["metadata"]["namespace"],
+        "status.hostIP": NODE_ADDRESS,
         "status.podIP": address,
     }
     return {

@@ -27,6 +27,8 @@ EXAMPLES_OF = {
     "ha": (),
     "analytics": ("analytics",),
     "proxy": ("proxy",),
+    "external-nodeport": ("external-nodeport",),
+    "external-loadbalancer": ("external-loadbalancer",),
     "container": ("container",),
     "secure": ("secure",),
     "container-secure": ("container", "secure"),
@@ -247,6 +249,9 @@ REFUSED = {
     "overrides.StatefulSet/x.spec.replicas=5": "overrides: no object StatefulSet/x; there are: S",
     "proxy.enabled=true,security.enabled=true": "proxy.enabled: the chart's proxies have no users and no TLS",
     "broker.config.a.b=1": "broker.config.a: Invalid type",
+    "external.enabled=true,external.type=LoadBalancer": "external.domain: brokers announce POD.DOMAIN",
+    "external.enabled=true,broker.replicas=11": "external.type: node ports are for at most 10 groups of at m",
+    "external.enabled=true,broker.enabled=false,container.enabled=true": "external.enabled: the chart",
 }
 """--set -> what helm says"""
 

@@ -19,6 +19,7 @@ from broker.container.inner_config import load_inner
 from keelmq.remoting.operations.health import Health
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.listener_settings import ListenersConfig
 from keelmq.runtime.config import load_config, parse_settings, secret_keys
 from keelmq.runtime.program import overrides_of
 from keelmq.runtime.tls.settings import server_tls
@@ -120,7 +121,17 @@ def ports_of(found: tuple[Any, ...]) -> dict[str, int]:
     listen = config.listen_port
     http = http_listen_port(config.http_port, listen_port=listen, bound_port=listen)
     assert http is not None, "the probes need HTTP"
-    return ports | {"http": http}
+    return ports | {"http": http} | listeners_of(found)
+
+
+def listeners_of(found: tuple[Any, ...]) -> dict[str, int]:
+    """Of those, the ports of further listeners (docs/listeners.md), by their names."""
+    return {
+        name: port
+        for config in found
+        if isinstance(config, ListenersConfig)
+        for name, (_, port) in config.further_listeners.items()
+    }
 
 
 @pytest.mark.slow
@@ -129,6 +140,8 @@ def test_what_there_is(rendered: dict[str, Objects]) -> None:
         ("base", 1, "keelmq-broker-a"),
         ("ha", 3, "keelmq-broker-a"),
         ("analytics", 3, "keelmq-broker-a"),
+        ("external-nodeport", 3, "keelmq-broker-a"),
+        ("external-loadbalancer", 3, "keelmq-broker-a"),
         ("secure", 3, "keelmq-broker-a"),
         ("container", 3, "keelmq-container"),
         ("container-secure", 3, "keelmq-container"),
@@ -180,10 +193,12 @@ def test_members_and_their_clients_agree(objects: Objects, tmp_path: Path) -> No
 def test_ports(objects: Objects, tmp_path: Path) -> None:
     """Container, service and scrape annotation say what the configuration says."""
     for each in objects.stateful_sets:
-        ports = ports_of(configs(objects, each, tmp_path))
+        found = configs(objects, each, tmp_path)
+        ports = ports_of(found)
         assert {port["name"]: port["containerPort"] for port in container(each)["ports"]} == ports
+        inside = {name: port for name, port in ports.items() if name not in listeners_of(found)}
         service = objects.named("Service", each["spec"]["serviceName"])
-        assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
+        assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == inside
         for port in service["spec"]["ports"]:
             assert port_number(each, port["targetPort"]) == port["port"]
         notes = each["spec"]["template"]["metadata"]["annotations"]

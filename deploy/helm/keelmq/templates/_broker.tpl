@@ -2,7 +2,7 @@
 {{- define "keelmq.broker" -}}
 {{- $of := .Values.broker }}
 {{- if $of.enabled }}
-{{- range $group := $of.groups }}
+{{- range $number, $group := $of.groups }}
 ---
 {{- $name := printf "%s-%s" (include "keelmq.name" $) $group.name }}
 {{- $labels := include "keelmq.selector" (list $ "broker" $group.name) }}
@@ -64,6 +64,8 @@ spec:
             - /etc/keelmq/conf/broker.conf
             - --set
             - brokerIP1=$(POD_IP)
+            {{- include "keelmq.external.listen" (list $ 10921) | nindent 12 }}
+            {{- include "keelmq.external.advertised" (list $ $number) | nindent 12 }}
             {{- if $.Values.security.enabled }}
             - --set
             - securityPath=/etc/keelmq/security
@@ -71,10 +73,15 @@ spec:
           env:
             - name: POD_IP
               valueFrom: {fieldRef: {fieldPath: status.podIP}}
+            {{- include "keelmq.external.env" $ | nindent 12 }}
+            {{- include "keelmq.external.brokerEnv" $ | nindent 12 }}
           ports:
             - {name: broker, containerPort: 10911}
             - {name: ha, containerPort: 10912}
             - {name: http, containerPort: 20911}
+            {{- if $.Values.external.enabled }}
+            - {name: external, containerPort: 10921}
+            {{- end }}
           # ten minutes to start: recovery reads what was not flushed before a crash
           {{- include "keelmq.probes" (list $ 300 "/readyz") | nindent 10 }}
           resources: {{- toYaml $of.resources | nindent 12 }}

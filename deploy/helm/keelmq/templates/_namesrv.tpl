@@ -62,6 +62,7 @@ spec:
             - /etc/keelmq/conf/namesrv.conf
             - --set
             - controllerDLegerSelfId=n$(POD_INDEX)
+            {{- include "keelmq.external.listen" (list . 9976) | nindent 12 }}
             {{- if .Values.security.enabled }}
             - --set
             - securityPath=/etc/keelmq/security
@@ -75,11 +76,15 @@ spec:
           env:
             - name: POD_INDEX
               valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+            {{- include "keelmq.external.env" . | nindent 12 }}
           ports:
             - {name: namesrv, containerPort: 9876}
             - {name: controller, containerPort: 9878}
             - {name: raft, containerPort: 10878}
             - {name: http, containerPort: 19876}
+            {{- if .Values.external.enabled }}
+            - {name: external, containerPort: 9976}
+            {{- end }}
           {{- include "keelmq.probes" (list . 60 "/readyz") | nindent 10 }}
           resources: {{- toYaml $of.resources | nindent 12 }}
           {{- include "keelmq.confined" . | nindent 10 }}

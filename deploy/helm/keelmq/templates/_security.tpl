@@ -48,6 +48,10 @@ spec:
         - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: {{ $.Values.security.monitoringNamespace }}}}
       ports:
         - {port: http}
+    {{- if $.Values.external.enabled }}
+    - ports:
+        - {port: external}
+    {{- end }}
 ---
 {{- end }}
 apiVersion: networking.k8s.io/v1
