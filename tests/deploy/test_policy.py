@@ -246,6 +246,8 @@ def test_replicas_are_on_different_nodes(rendered: dict[str, Objects], overlay: 
         ]
         assert apart["topologyKey"] == "kubernetes.io/hostname"
         (spread,) = pod_spec(each)["topologySpreadConstraints"]
+        assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+        assert spread["whenUnsatisfiable"] == "ScheduleAnyway", "one zone is enough to start"
         for selector in (apart["labelSelector"], spread["labelSelector"]):
             assert selector["matchLabels"] == each["spec"]["selector"]["matchLabels"]
             assert selector["matchLabels"].items() <= labels.items()

@@ -78,6 +78,16 @@ def test_everything_selects_its_pods(objects: Objects, deployment: Object) -> No
     assert autoscaler["minReplicas"] > budget["maxUnavailable"]
 
 
+def test_zones_and_nodes(deployment: Object) -> None:
+    """Proxies are spread, and start even where one zone or node is left."""
+    constraints = pod_spec(deployment)["topologySpreadConstraints"]
+    keys = {each["topologyKey"] for each in constraints}
+    assert keys == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
+    for each in constraints:
+        assert each["whenUnsatisfiable"] == "ScheduleAnyway"
+        assert each["labelSelector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
+
+
 def test_nothing_is_kept(deployment: Object) -> None:
     volumes = [each for each in pod_spec(deployment)["volumes"] if "configMap" not in each]
     assert [volume["emptyDir"] for volume in volumes] == [{"sizeLimit": "64Mi"}]

@@ -52,11 +52,13 @@ spec:
     spec:
       {{- include "keelmq.pod" (list . 30 "") | nindent 6 }}
       topologySpreadConstraints:
+        {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
         - maxSkew: 1
-          topologyKey: kubernetes.io/hostname
+          topologyKey: {{ $key }}
           whenUnsatisfiable: ScheduleAnyway
           labelSelector:
             matchLabels: {{- $labels | nindent 14 }}
+        {{- end }}
       containers:
         - name: mqproxy
           {{- include "keelmq.image" (list . .Values.image) | nindent 10 }}
