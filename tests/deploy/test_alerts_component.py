@@ -19,8 +19,8 @@ def urls(tree: Path) -> list[str]:
         [kubectl(), "kustomize", str(tree / "alone")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    (rules,) = yaml.safe_load_all(done.stdout)  # the place is no object of the cluster
-    assert rules["kind"] == "PrometheusRule"
+    monitor, rules = yaml.safe_load_all(done.stdout)  # the place is no object of the cluster
+    assert (monitor["kind"], rules["kind"]) == ("PodMonitor", "PrometheusRule")
     return [rule["annotations"]["runbook_url"] for each in rules["spec"]["groups"] for rule in each["rules"]]
 
 

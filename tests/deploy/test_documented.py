@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from keelmq.remoting.servers.health import ROLE_NAMES
 from tests.deploy.conftest import OVERLAYS, ROOT, copy_tree, kubectl, render
-from tests.deploy.objects import Objects
+from tests.deploy.objects import Objects, pod_names, port_number
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -50,6 +51,23 @@ def test_a_second_group(tmp_path: Path) -> None:
                 for volume in each["spec"]["template"]["spec"]["volumes"]:
                     volume.pop("configMap", None)
         assert repr(second) == repr(first).replace("broker-a", "broker-b")
+
+
+def test_the_load_balancer_of_roles(rendered: dict[str, Objects]) -> None:
+    """It asks paths that brokers have, at their HTTP port, and lists every pod of the group."""
+    (block,) = re.findall(r"^```\n(.*?)^```", section("Role endpoints"), flags=re.DOTALL | re.MULTILINE)
+    stateful = rendered["ha"].named("StatefulSet", "keelmq-broker-a")
+    space, service = stateful["metadata"]["namespace"], stateful["spec"]["serviceName"]
+    hosts = [
+        f"{pod}.{service}.{space}.svc.cluster.local:{port_number(stateful, 'broker')}"
+        for pod in pod_names(stateful)
+    ]
+    _, *balancers = block.split("\nlisten ")
+    assert [each.splitlines()[0] for each in balancers] == ["broker-a-rw", "broker-a-ro"]
+    for role, text in zip(sorted(ROLE_NAMES), balancers, strict=True):
+        assert f"option httpchk HEAD /{role}\n" in text
+        assert f" check port {port_number(stateful, 'http')} " in text
+        assert re.findall(r"server \d (\S+)", text) == hosts
 
 
 def test_more_controllers(tmp_path: Path) -> None:
