@@ -293,6 +293,7 @@ class Namesrv:
             bind_users=self._bind_users,
             audit=self.audit,
             limits=self.limits,
+            bind_address=self.config.bind_address,
             settings=[
                 Settings(
                     "mqnamesrv",

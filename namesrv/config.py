@@ -51,7 +51,9 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ListenersConfig, ServerConfig
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"analyticsOutputDir", "kvConfigPath"}
 
     listen_port: int = Field(9876, ge=0, le=65535, description="remoting port; 0 = any free port")
-    bind_address: str = Field("0.0.0.0", min_length=1, description="address that all ports bind")
+    bind_address: str = Field(
+        "0.0.0.0", min_length=1, description="address that all ports bind; ::, IPv4 and IPv6"
+    )
     http_port: int = Field(
         0,
         ge=-1,

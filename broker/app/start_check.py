@@ -20,6 +20,7 @@ from broker.store.log.file_sizes import sized_files
 from broker.store.log.mapped_file import StoreError, is_locked
 from broker.store.store_check import check_directory, check_store
 from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.listening import create_server
 from keelmq.runtime.config import ConfigError, why_refused
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,7 @@ async def check_ports(config: BrokerConfig, own_host: str) -> None:
     clients."""
     for key, host, port in _fixed_ports(config, own_host):
         try:
-            server = await asyncio.get_running_loop().create_server(
-                asyncio.Protocol, host, port, start_serving=False
-            )
+            server = await create_server(asyncio.Protocol, host, port, backlog=1, start_serving=False)
         except (OSError, UnicodeError) as error:
             raise ConfigError(f"{key}: cannot listen on {host}:{port}: {why_refused(error)}") from error
         server.close()

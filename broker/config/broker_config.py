@@ -74,7 +74,7 @@ class BrokerConfig(
         description="0 of a master, above 0 of a slave; the controllers give ids in controller mode",
     )
     namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
-    bind_address: str = Field("0.0.0.0", description="interface for all listening ports")
+    bind_address: str = Field("0.0.0.0", description="interface for all listening ports; ::, IPv4 and IPv6")
     listen_port: int = Field(10911, ge=0, le=PORT_MAX, description="clients' port; 0: any free one")
     fast_listen_port: int = Field(
         0,

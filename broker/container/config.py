@@ -51,7 +51,9 @@ class ContainerConfig(StoredConfig, FileUsersConfig, ServerConfig):
         0, ge=-1, le=PORT_MAX, description="port of /livez, /readyz, /metrics and the API; 0: listenPort + "
         "10000, -1: none (ours)",
     )  # fmt: skip
-    bind_address: str = Field("0.0.0.0", description="interface of all ports, the brokers' too (ours)")
+    bind_address: str = Field(
+        "0.0.0.0", description="interface of all ports, the brokers' too; ::, IPv4 and IPv6 (ours)"
+    )
     namesrv_addr: str = Field(
         "", alias="namesrvAddr", description="name servers of all brokers here, host:port;host:port"
     )

@@ -26,6 +26,7 @@ from broker.ha.ports import Clock
 from broker.ha.security import HaSecurity
 from broker.store.log.commit_log import CommitLog
 from broker.store.log_check import LogCheck
+from keelmq.remoting.servers.listening import create_server
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.stop_steps import StopSteps
@@ -298,8 +299,7 @@ class MasterServer:
 
     async def start(self, host: str, port: int) -> None:
         """Binds the port. Raises OSError if it is in use."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._connections.accepted, host, port, backlog=LINKS_MAX)
+        self._listener = await create_server(self._connections.accepted, host, port, backlog=LINKS_MAX)
         if self.security.tls is not None:
             self._tasks.start("certificates of the HA port", self.security.tls.run)
 

@@ -149,6 +149,7 @@ class PluginContext(msgspec.Struct):
     bind_users: Callable[[OperationTable], None] | None = None  # requests that change users and ACLs
     audit: Audit | None = None  # for a plugin's tables
     limits: PeerLimits | None = None  # for a plugin's own port, shared with the name server's
+    bind_address: str = "0.0.0.0"  # the name server's; `::`: a plugin's ports serve IPv6, too
     # filled by plugins when they are made:
     request_port: int | None = None  # a standalone controller derives its HTTP port from it
     directory: Path | None = None  # of its files; a standalone controller has its audit log there

@@ -21,7 +21,7 @@ class ProxyConfig(StoredConfig, GrpcSettings, LimitsConfig, OpenNetworkConfig, H
     UPSTREAM: ClassVar[frozenset[str]] = PROXY
 
     namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
-    bind_address: str = Field("0.0.0.0", description="address that all ports bind (ours)")
+    bind_address: str = Field("0.0.0.0", description="address that all ports bind; ::, IPv4 and IPv6 (ours)")
     http_port: int = Field(
         0,
         ge=-1,

@@ -23,6 +23,7 @@ from keelmq.remoting.address_text import join_address
 from keelmq.remoting.addresses import host_and_port_bytes, network_of
 from keelmq.remoting.large_frames import NoRoomError
 from keelmq.remoting.peer_limits import PeerLimits
+from keelmq.remoting.servers.listening import create_server
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -72,9 +73,8 @@ class Front:
 
     async def start(self, host: str, port: int) -> int:
         """Returns the port that is bound. Raises ConfigError."""
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._tls_port.accepted, host, port, backlog=BACKLOG)
+            self._server = await create_server(self._tls_port.accepted, host, port, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:
             where = join_address(host, port)
             raise ConfigError(f"{NAME}: cannot listen on {where}: {why_refused(error)}") from None

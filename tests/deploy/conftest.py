@@ -21,6 +21,7 @@ OVERLAYS = {
     "ha": "overlays/ha",
     "analytics": "overlays/analytics",
     "proxy": "overlays/proxy",
+    "dual-stack": "overlays/dual-stack",
     "external-nodeport": "overlays/external-nodeport",
     "external-loadbalancer": "overlays/external-loadbalancer",
     "container": "overlays/container",

@@ -27,6 +27,7 @@ EXAMPLES_OF = {
     "ha": (),
     "analytics": ("analytics",),
     "proxy": ("proxy",),
+    "dual-stack": ("dual-stack",),
     "external-nodeport": ("external-nodeport",),
     "external-loadbalancer": ("external-loadbalancer",),
     "container": ("container",),

@@ -140,6 +140,7 @@ def test_what_there_is(rendered: dict[str, Objects]) -> None:
         ("base", 1, "keelmq-broker-a"),
         ("ha", 3, "keelmq-broker-a"),
         ("analytics", 3, "keelmq-broker-a"),
+        ("dual-stack", 3, "keelmq-broker-a"),
         ("external-nodeport", 3, "keelmq-broker-a"),
         ("external-loadbalancer", 3, "keelmq-broker-a"),
         ("secure", 3, "keelmq-broker-a"),

@@ -2,6 +2,7 @@
 
 import socket
 
+from keelmq.remoting.servers.listening import bound_socket
 from keelmq.runtime.config import ConfigError, why_refused
 
 HTTP_PORT_DISTANCE = 10_000
@@ -27,16 +28,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """Returns a socket that is bound and listening. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # With the protocol: asyncio sets TCP_NODELAY on connections of such sockets alone, and without it an
-        # answer in two writes waits for the client's delayed acknowledgement, 40 ms.
-        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        sock = bound_socket(family, host, port)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"http: cannot listen on {host}:{port}: {why_refused(error)}") from error
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
         sock.listen(BACKLOG)
-        sock.setblocking(False)
     except OSError as error:
         sock.close()
         raise ConfigError(f"http: cannot listen on {host}:{port}: {why_refused(error)}") from error

@@ -12,6 +12,7 @@ from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.large_frames import LargeFrames
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.peer_limits import Limits, PeerLimits
+from keelmq.remoting.servers.listening import create_server
 from keelmq.remoting.write_buffers import STALLED_LOOKS, WriteBuffers
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError, why_refused
@@ -94,7 +95,7 @@ class TcpServer:
         loop = asyncio.get_running_loop()
         accepted = self._connection if self.tls_port is None else self.tls_port.accepted
         try:
-            self._server = await loop.create_server(accepted, self._host, self._port, backlog=BACKLOG)
+            self._server = await create_server(accepted, self._host, self._port, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:
             where = f"{self._host}:{self._port}"
             raise ConfigError(f"{self.name}: cannot listen on {where}: {why_refused(error)}") from error

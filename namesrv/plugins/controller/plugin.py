@@ -11,6 +11,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.controller import UPDATE_CONTROLLER_CONFIG
 from keelmq.remoting.peer_limits import PeerLimits
+from keelmq.remoting.servers.listening import EVERYWHERE
 from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.remoting.servers.tcp import SMALL_UNSENT_BYTES_MAX, TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
@@ -37,6 +38,7 @@ from namesrv.plugins.controller.http.sources import ControllerSources, GroupSour
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.raft.api import RaftSettings, Replicator
+from namesrv.plugins.controller.raft.transport.addresses import ANY_ADDRESS, listen_host
 from namesrv.plugins.controller.replicator import RaftReplicator
 from namesrv.plugins.controller.requests.admin import AdminHandlers
 from namesrv.plugins.controller.requests.elections import ElectionHandlers
@@ -87,7 +89,7 @@ class ControllerPlugin:
         self.machine = ControllerMachine(self._applied, self._restored)
         self.replicator: Replicator
         if make_replicator is None:
-            self.replicator = RaftReplicator(self.machine, _settings(config))
+            self.replicator = RaftReplicator(self.machine, raft_settings(config, context.bind_address))
         else:
             self.replicator = make_replicator(self.machine)
         self.settings = LiveConfig(config, lambda: self.machine.state)
@@ -123,7 +125,7 @@ class ControllerPlugin:
         context.request_port, context.directory = port, config.root
         self._server = TcpServer(
             self.table,
-            host=host if is_loopback(host) else "0.0.0.0",
+            host=host if is_loopback(host) else _everywhere(context),
             port=port,
             name="controller",
             on_closed=self.connection_closed,
@@ -363,8 +365,15 @@ class ControllerPlugin:
         return broker_set if broker_set is not None and key in broker_set.keys() else None  # noqa: SIM118
 
 
-def _settings(config: ControllerConfig) -> RaftSettings:
-    """Raises ConfigError."""
+def _everywhere(context: PluginContext) -> str:
+    """Returns what a port binds that is not for this machine alone: IPv4, or IPv6 as well."""
+    return EVERYWHERE if context.bind_address == EVERYWHERE else ANY_ADDRESS
+
+
+def raft_settings(config: ControllerConfig, bind_address: str) -> RaftSettings:
+    """Returns the settings of this member. Raises ConfigError."""
+    host, _port = config.raft_addresses[config.controller_d_leger_self_id]
+    of_both_families = bind_address == EVERYWHERE and listen_host(host) == ANY_ADDRESS
     secret = config.read_secret()
     try:
         config.directory.mkdir(parents=True, exist_ok=True)
@@ -378,6 +387,7 @@ def _settings(config: ControllerConfig) -> RaftSettings:
         cluster_id=config.controller_d_leger_group,
         secret=secret,
         tls=config.tls_files,
+        listen_host=EVERYWHERE if of_both_families else None,
         bootstrap=config.controller_raft_bootstrap,
         insecure=config.controller_raft_insecure or (secret is None and len(config.raft_addresses) == 1),
     )

@@ -70,6 +70,7 @@ spec:
             - --set
             - usersPath=/var/lib/keelmq/users
             {{- end }}
+            {{- include "keelmq.bind" . | nindent 12 }}
           env:
             - name: POD_IP
               valueFrom: {fieldRef: {fieldPath: status.podIP}}

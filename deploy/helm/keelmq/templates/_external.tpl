@@ -65,7 +65,9 @@ annotations: {{- toYaml . | nindent 2 }}
 {{/* $: what `listeners` refers to */}}
 {{- define "keelmq.external.env" -}}
 {{- if .Values.external.enabled }}
-- {name: LISTEN_ADDRESS, value: 0.0.0.0}
+- {name: LISTEN_ADDRESS, value: {{ ternary "'[::]'" "0.0.0.0" (ne .Values.ipFamilyPolicy "") }}}
+{{- else if .Values.ipFamilyPolicy }}
+- {name: LISTEN_ADDRESS, value: '[::]'}
 {{- end }}
 {{- end }}
 

@@ -73,6 +73,14 @@ securityContext:
   seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* $: the argument by which a program listens on IPv6, too */}}
+{{- define "keelmq.bind" -}}
+{{- if .Values.ipFamilyPolicy }}
+- --set
+- "bindAddress=::"
+{{- end }}
+{{- end }}
+
 {{- define "keelmq.confined" -}}
 securityContext:
   allowPrivilegeEscalation: false

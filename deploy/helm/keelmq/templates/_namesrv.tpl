@@ -73,6 +73,7 @@ spec:
             - --set
             - analyticsOutputDir=/data/output
             {{- end }}
+            {{- include "keelmq.bind" . | nindent 12 }}
           env:
             - name: POD_INDEX
               valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}

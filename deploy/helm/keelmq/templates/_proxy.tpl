@@ -66,6 +66,7 @@ spec:
           args:
             - -c
             - /etc/keelmq/conf/proxy.conf
+            {{- include "keelmq.bind" . | nindent 12 }}
           ports:
             - {name: grpc, containerPort: 8081}
             - {name: http, containerPort: 18081}

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
+from keelmq.remoting.servers.listening import accept_both_families
 from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.codec import Hello, Ping, decode_message, encode
 from namesrv.plugins.controller.raft.transport.channel import ChannelError
@@ -78,6 +79,7 @@ class Links:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.setblocking(False)
+            accept_both_families(listener, address[0])
             listener.bind(address)
             listener.listen(PENDING_MAX)
         except OSError as error:
