@@ -72,6 +72,15 @@ def render(tree: Path, overlay: str, program: str | Path | None = None) -> subpr
     )
 
 
+def render_directory(directory: Path, program: str | Path | None = None) -> Objects:
+    """Of any kustomization. program: kubectl(), if None."""
+    done = subprocess.run(
+        [program or kubectl(), "kustomize", str(directory)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Objects([each for each in yaml.safe_load_all(done.stdout) if each])
+
+
 def copy_tree(directory: Path, *, key: str | None) -> Path:
     """deploy/k8s without a key that may lie in the checkout, and with this one."""
     tree = directory / "k8s"

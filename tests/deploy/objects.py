@@ -66,7 +66,8 @@ def pod_names(stateful_set: Object) -> list[str]:
 def environment(stateful_set: Object, *, index: int, address: str) -> dict[str, str]:
     """What the container's `env` becomes in the pod with this index; KeyError: a field we do not know."""
     name = stateful_set["metadata"]["name"]
-    fields = {
+    labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+    fields = {f"metadata.labels['{label}']": value for label, value in labels.items()} | {
         "metadata.labels['apps.kubernetes.io/pod-index']": str(index),
         "metadata.name": f"{name}-{index}",
         "metadata.namespace": stateful_set["metadata"]["namespace"],
