@@ -1,5 +1,6 @@
 """docs/kubernetes.md: what its edits render. tests/cluster/test_pages.py runs its commands."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from keelmq.remoting.servers.health import ROLE_NAMES
+from tests.deploy.chart import objects_of, template
 from tests.deploy.conftest import OVERLAYS, ROOT, copy_tree, kubectl, render
 from tests.deploy.objects import Objects, pod_names, port_number
 
@@ -51,6 +53,38 @@ def test_a_second_group(tmp_path: Path) -> None:
                 for volume in each["spec"]["template"]["spec"]["volumes"]:
                     volume.pop("configMap", None)
         assert repr(second) == repr(first).replace("broker-a", "broker-b")
+
+
+def test_larger_volumes(rendered: dict[str, Objects], helm: Path, tmp_path: Path) -> None:
+    """The edits have the size of the claims, which exist, and change nothing else of the StatefulSet."""
+    text = section("Larger volumes")
+    for_kustomize, for_helm = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    before = rendered["ha"].named("StatefulSet", "keelmq-broker-a")
+    (pods,) = re.findall(r"for pod in (.*); do", for_kustomize)
+    assert pods.split() == pod_names(before)
+    assert [f"{each['metadata']['name']}-" for each in before["spec"]["volumeClaimTemplates"]] == ["data-"]
+    assert "patch pvc data-$pod " in for_kustomize
+    (patch,) = re.findall(r"patch pvc \S+ -p '(.*)'", for_kustomize)
+    size = json.loads(patch)["spec"]["resources"]["requests"]["storage"]
+    (tmp_path / "deploy").mkdir()
+    tree = copy_tree(tmp_path / "deploy", key="only-for-tests-" * 4)
+    (edit,) = [line for line in for_kustomize.splitlines() if line.startswith("sed ")]
+    subprocess.run(["sh", "-ec", edit], cwd=tmp_path, check=True)
+    done = render(tree, "ha")
+    (settings,) = re.findall(r"--set (\S+)", for_helm)
+    for found in (
+        Objects([each for each in yaml.safe_load_all(done.stdout) if each]),
+        objects_of(template(helm, (), settings)),
+    ):
+        spec = found.named("StatefulSet", "keelmq-broker-a")["spec"]
+        (claim,) = spec["volumeClaimTemplates"]
+        assert claim["spec"]["resources"]["requests"]["storage"] == size
+    after = Objects([each for each in yaml.safe_load_all(done.stdout) if each])
+    same = after.named("StatefulSet", "keelmq-broker-a")["spec"]["template"]
+    assert same == before["spec"]["template"], "the pods would restart"
+    for line in (for_kustomize + for_helm).splitlines():
+        if "delete statefulset" in line:
+            assert line.endswith("keelmq-broker-a --cascade=orphan")
 
 
 def test_the_load_balancer_of_roles(rendered: dict[str, Objects]) -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from cli.init_security import SecurityOptions, create
+from hatch_build import PACKAGES as COMPILED
 from hatch_build import CannotCompile, compile_leaves
 from keelmq.runtime.config import load_config
 from keelmq.runtime.program import overrides_of
@@ -118,6 +119,28 @@ def test_no_image_is_built_without_the_pages(name: str, tmp_path: Path) -> None:
         (built := tmp_path / "keelmq" / "web" / "static" / page).parent.mkdir(parents=True)
         built.touch()
     subprocess.run(["sh", "-c", check], cwd=tmp_path, check=True)
+
+
+DOCKERFILES = ("Dockerfile", "Dockerfile.analytics", "Dockerfile.spark")
+OF_ONE_PLATFORM = re.compile(
+    r"--platform|TARGETARCH|amd64|x86[-_]64|arm64|aarch64|-march|-mavx|-msse", re.IGNORECASE
+)
+
+
+def test_nothing_is_for_one_platform_only() -> None:
+    """With `docker buildx build --platform` each platform has its own wheels, and compiles its own modules
+    for any processor of its kind."""
+    files = [COMPOSE_DIRECTORY / name for name in DOCKERFILES] + [ROOT / "hatch_build.py"]
+    for path in files:
+        assert OF_ONE_PLATFORM.findall(path.read_text()) == [], path.name
+    for dockerfile in ((COMPOSE_DIRECTORY / name).read_text() for name in DOCKERFILES):
+        locks = set(re.findall(r"-r (requirements/\w+\.txt)", dockerfile))
+        assert len(locks) == 1
+        for lock in locks:
+            assert "platform_machine" not in (ROOT / lock).read_text(), lock
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for package in COMPILED:
+        assert f"{package}/**/compiled" in ignored, "modules that the checkout has compiled"
 
 
 @pytest.mark.slow
