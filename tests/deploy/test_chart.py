@@ -315,7 +315,8 @@ def run(helm: Path, *arguments: str | Path, directory: Path) -> str:
 
 
 def test_lint_and_package(helm: Path, tmp_path: Path) -> None:
-    assert "0 chart(s) failed" in run(helm, "lint", "--strict", CHART, directory=tmp_path)
+    for values in ([], *([f"--values={path}"] for path in sorted((CHART / "examples").iterdir()))):
+        assert "0 chart(s) failed" in run(helm, "lint", "--strict", CHART, *values, directory=tmp_path)
     run(helm, "package", CHART, directory=tmp_path)
     (package,) = tmp_path.glob(f"keelmq-{chart()['version']}.tgz")
     assert "kind: StatefulSet" in run(helm, "template", "keelmq", package, directory=tmp_path)
