@@ -128,7 +128,7 @@ class Pods:
             self._endpoints.cancel()
             await asyncio.gather(self._endpoints, return_exceptions=True)
         await self._watcher.close()
-        await asyncio.to_thread(self.cluster.close)
+        await self.kill([each for each in self.cluster.programs if each.is_running])
 
     # ------------------------------------------------------------------ what is where
     @property
