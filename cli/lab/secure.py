@@ -13,18 +13,21 @@ from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
 from keelmq.security.signer import signer_of
 
 SECURITY = "security"
-HOST = "127.0.0.1,localhost"
+HOSTS = ("127.0.0.1", "localhost")
 
 
 @contextmanager
-def secured(directory: Path, cluster_name: str, *, wanted: bool = True) -> Iterator[dict[str, str]]:
+def secured(
+    directory: Path, cluster_name: str, *, wanted: bool = True, hosts: tuple[str, ...] = HOSTS
+) -> Iterator[dict[str, str]]:
     """Does what `keelmq init-security` does, and yields the settings of every program. Clients that this
-    process makes within the block are the administrator's. Without `wanted` it does nothing."""
+    process makes within the block are the administrator's. hosts: addresses of the servers. Without `wanted`
+    it does nothing."""
     if not wanted:
         yield {}
         return
     security = directory / SECURITY
-    create(security, SecurityOptions(cluster_name, (HOST,)))
+    create(security, SecurityOptions(cluster_name, hosts, together=True))
     found = read_credentials(security / ADMIN / CREDENTIALS)
     connect_with(ClientTls.of(found.tls))
     sign_with(signer_of(found.credentials))

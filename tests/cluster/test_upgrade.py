@@ -24,11 +24,14 @@ import pytest
 from cli.lab.ack_log import AckLog
 from cli.lab.cluster import Cluster, Launcher, Program
 from cli.lab.container_cluster import ContainerCluster
+from cli.lab.secure import credentials_path, secured
 from cli.lab.traffic import Traffic, read_back
+from keelmq import Credentials
 from keelmq.client.admin import AdminClient
 from keelmq.health.reach import Reach
 from keelmq.health.status import ClusterStatus
 from keelmq.health.summary import take_status
+from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from keelmq.remoting.operations.route import TopicConfig
 from tests.support.pages import ROOT, blocks
 
@@ -41,10 +44,13 @@ RATE = 300
 STOP_TIMEOUT_S = 60.0
 SETTINGS = {"allAckInSyncStateSet": "true", "minInSyncReplicas": "2"}
 UNITS = {
-    "keelmq-namesrv": "namesrv",
-    "keelmq-broker": "broker",
-    "keelmq-container": "broker.container",
+    "keelmq-namesrv": "namesrv-",
+    "keelmq-controller": "controller-",
+    "keelmq-broker": "broker-",
+    "keelmq-container": "broker-",
 }
+"""Unit -> how the names of its programs begin."""
+ALICE = Credentials("alice", "alice-secret")
 SSH = """\
 #!{python}
 import socket, sys
@@ -74,6 +80,8 @@ class Versions(Launcher):
     def command(self, program: Program) -> list[str]:
         path = self.of.get(program.name, self.default)
         _, *arguments = super().command(program)
+        if program.name.startswith("controller-"):
+            arguments.append("--controller-only")
         return ["env", f"PYTHONPATH={path}", sys.executable, "-P", *arguments]
 
 
@@ -109,6 +117,29 @@ def installed(directory: Path, version: str) -> str:
     plugins = importlib.metadata.distribution("keelmq").read_text("entry_points.txt") or ""
     (info / "entry_points.txt").write_text(plugins)
     return f"{info.parent}:{ROOT}"
+
+
+class Apart(Cluster):
+    """Its controllers are processes of their own, each on the machine of a name server. `controllers`."""
+
+    def __init__(self, directory: Path, launcher: Launcher) -> None:
+        super().__init__(directory, launcher=launcher, broker_settings=SETTINGS)
+        self.controllers = [self._taken_out(each) for each in self.name_servers]
+
+    @property
+    def programs(self) -> list[Program]:
+        return [*super().programs, *self.controllers]
+
+    def _taken_out(self, name_server: Program) -> Program:
+        of_controller = {key for key in name_server.settings if key.startswith("controller")}
+        shared = {key: name_server.settings[key] for key in ("bindAddress", "httpPort")}
+        settings = shared | {key: name_server.settings.pop(key) for key in of_controller}
+        name_server.settings["enableControllerInNamesrv"] = "false"
+        name = name_server.name.replace("namesrv", "controller")
+        made = Program(name, "namesrv", self.directory, settings, name_server.controller_address)
+        for each in (name_server, made):
+            each.write()
+        return made
 
 
 class Acks(AckLog):
@@ -149,7 +180,7 @@ class Machines:
         assert found, command
         version, unit = found.groups()
         self.restarted.append((unit, host))
-        of_unit = (each for each in self._cluster.programs if each.module == UNITS[unit])
+        of_unit = (each for each in self._cluster.programs if each.name.startswith(UNITS[unit]))
         program = next(each for each in of_unit if each.address.startswith(f"{host}:"))
         self._versions.of[program.name] = self._paths[version]
         await asyncio.to_thread(self._cluster.stop_program, program, STOP_TIMEOUT_S)
@@ -200,9 +231,11 @@ async def running(cluster: Cluster, groups: int = 1) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def traffic_of(cluster: Cluster, acks: Acks) -> AsyncIterator[None]:
+async def traffic_of(
+    cluster: Cluster, acks: Acks, credentials: Credentials | None = None
+) -> AsyncIterator[None]:
     """Sends; when it is left, all sends have ended, and all messages are read back."""
-    traffic = Traffic(cluster.namesrv_addr, TOPIC, acks, rate=RATE)
+    traffic = Traffic(cluster.namesrv_addr, TOPIC, acks, rate=RATE, credentials=credentials)
     traffic.start()
 
     async def enough(count: int) -> bool:
@@ -215,7 +248,7 @@ async def traffic_of(cluster: Cluster, acks: Acks) -> AsyncIterator[None]:
         more = acks.acked + RATE
         await cluster.until("traffic afterwards", lambda: enough(more), timeout_s=20)
         await traffic.stop()
-        await read_back(cluster.namesrv_addr, TOPIC, acks)
+        await read_back(cluster.namesrv_addr, TOPIC, acks, credentials)
     finally:
         await traffic.close()
 
@@ -323,6 +356,68 @@ async def test_containers_under_traffic(tmp_path: Path) -> None:
             units = [unit for unit, _ in machines.restarted]
             assert units == ["keelmq-namesrv"] * 3 + ["keelmq-container"] * 3
             assert sum("handed over in" in each for each in lines) >= 2
+        nothing_is_lost(acks)
+
+
+async def test_a_closed_cluster_under_traffic(tmp_path: Path) -> None:
+    """TLS, users and ACLs, and members that authenticate each other: the messages are those of a user who
+    may send and read one topic."""
+    paths = {version: installed(tmp_path, version) for version in ("0.1.9", NEW)}
+    versions, acks = Versions(paths["0.1.9"]), Acks()
+    hosts = tuple(versions.host(f"broker-{index}") for index in range(3))
+    with secured(tmp_path, "KeelCluster", hosts=hosts) as keys:
+        cluster = Cluster(
+            tmp_path / "cluster",
+            launcher=versions,
+            namesrv_settings=keys,
+            broker_settings=SETTINGS | keys,
+        )
+        async with running(cluster):
+            await create_alice(cluster)
+            machines = Machines(cluster, versions, paths, tmp_path)
+            async with machines.serving(), traffic_of(cluster, acks, ALICE):
+                _, upgrade = documented(cluster.namesrv_addr, NEW)
+                code, lines = await keelmq(machines, *upgrade)
+                assert code != 0 and len(lines) == 1 and not machines.restarted, "it has no credentials"
+                as_admin = ("--credentials", str(credentials_path(tmp_path)), "--timeout", "60")
+                code, lines = await keelmq(machines, *upgrade, *as_admin)
+                assert code == 0, "\n".join(lines)
+                assert set(versions_of(await status(cluster))) == {NEW}
+                units = [unit for unit, _ in machines.restarted]
+                assert units == ["keelmq-namesrv"] * 3 + ["keelmq-broker"] * 3
+            nothing_is_lost(acks)
+
+
+async def create_alice(cluster: Cluster) -> None:
+    """Name servers have users of their own; those of a group are its master's."""
+    info = UserInfo(username=ALICE.access_key, password=ALICE.secret_key, user_type="Normal")
+    rights = {f"Topic:{TOPIC}": ["Pub", "Sub"], "Group:*": ["Sub"]}
+    entries = [PolicyEntryInfo(resource=each, actions=rights[each], decision="Allow") for each in rights]
+    policies = [PolicyInfo(policy_type="Custom", entries=entries)]
+    master = (await status(cluster)).groups[0].master_address
+    async with AdminClient() as admin:
+        for address in (master, *(each.address for each in cluster.name_servers)):
+            await admin.auth.create_user(address, info)
+            await admin.auth.create_acl(
+                address, AclInfo(subject=f"User:{ALICE.access_key}", policies=policies)
+            )
+
+
+async def test_controllers_of_their_own_under_traffic(tmp_path: Path) -> None:
+    paths = {version: installed(tmp_path, version) for version in ("0.1.9", NEW)}
+    versions, acks = Versions(paths["0.1.9"]), Acks()
+    cluster = Apart(tmp_path / "cluster", versions)
+    async with running(cluster):
+        machines = Machines(cluster, versions, paths, tmp_path)
+        async with machines.serving(), traffic_of(cluster, acks):
+            _, upgrade = documented(cluster.namesrv_addr, NEW)
+            code, lines = await keelmq(machines, *upgrade, "--timeout", "60")
+            assert code == 0, "\n".join(lines)
+            assert set(versions_of(await status(cluster))) == {NEW}
+            units = [unit for unit, _ in machines.restarted]
+            first, second = ["keelmq-namesrv"] * 3, ["keelmq-controller"] * 3
+            assert units == [*first, *second, *["keelmq-broker"] * 3]
+            assert sum(" the leader in " in each for each in lines) == 1
         nothing_is_lost(acks)
 
 
