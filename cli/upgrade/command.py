@@ -9,6 +9,7 @@ import json
 import re
 import tempfile
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from cli.mqadmin.shell import DONE, IN_PART, NO_ANSWER, REFUSED
 from cli.status.command import ContainersOption, listed
 from cli.upgrade.core.steps import CONTROLLERS, Done, Restart, Stop, Wait
 from cli.upgrade.core.view import NO_VERSION, Server, View, rank, summary
+from cli.upgrade.lease import Held, Lease
 from cli.upgrade.restart_command import parse_command
 from cli.upgrade.roll import AGAIN, Order, Roll, Stopped, planned, stop_text
 from cli.upgrade.survey import NoAnswer, Survey
@@ -166,12 +168,18 @@ class _Run:
                 order = self._with_logs(view, has_logs=has_logs)
             except OSError as error:
                 return self.stop((f"no directory for output: {error}",), "name one with --logs")
-            async with AdminClient(credentials=self._credentials) as admin:
-                roll = Roll(survey, admin, order, self._tell)
+            async with AdminClient(credentials=self._credentials) as admin, AsyncExitStack() as stack:
+                lease = Lease(admin, lambda: survey.name_servers, self._tell_waiting)
+                roll = Roll(survey, admin, lease, order, self._tell)
                 try:
-                    await roll.run(view)
+                    if len(self._order.plan(view)) > 1:  # something is to be done, and may be done
+                        await stack.enter_async_context(lease)
+                    await roll.run()
                 except Stopped as stopped:
                     return self.stop(stopped.reasons, stopped.next_step, is_begun=roll.made > 0)
+                except Held as held:
+                    next_step = f"wait until it has ended; {AGAIN}"
+                    return self.stop((str(held),), next_step, is_begun=roll.made > 0)
                 except Refused as error:
                     return self.stop((str(error),), AGAIN, is_begun=roll.made > 0)
         if not roll.made:
@@ -198,7 +206,7 @@ class _Run:
         try:
             view = await survey.look()
         except NoAnswer as error:
-            print_error(NAME, f"{error}; check the addresses, and that the programs run there")
+            print_error(NAME, f"{error}; next: {error.next_step}")
             return NO_ANSWER
         except Refused as error:
             print_error(NAME, str(error))
@@ -251,6 +259,9 @@ class _Run:
             f"nothing to do: every server{scope} has {self._order.version}",
             {"event": "done", "steps": 0, "version": self._order.version},
         )
+
+    def _tell_waiting(self, reason: str) -> None:
+        self._tell(f"waiting: {reason}", {"event": "waiting", "reason": reason})
 
     def _tell(self, text: str, value: dict[str, Any]) -> None:
         print(json.dumps(value, ensure_ascii=False) if self._as_json else text, flush=True)

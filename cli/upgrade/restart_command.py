@@ -97,7 +97,8 @@ async def run_restart(words: list[str], log: Path, *, timeout_s: float) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise RestartFailed(
-                f"{shlex.join(words)}: not done within {timeout_s:g} s, and ended{_tail(log)}"
+                f"{shlex.join(words)}: not done within {timeout_s:g} s, and killed here; what it began "
+                f"on another machine may go on{_tail(log)}"
             )
         await asyncio.sleep(POLL_S)
     if code:

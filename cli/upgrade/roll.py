@@ -25,6 +25,7 @@ from cli.upgrade.core.steps import (
     plan,
 )
 from cli.upgrade.core.view import NO_VERSION, Fault, Server, View, shown, summary
+from cli.upgrade.lease import Lease
 from cli.upgrade.restart_command import UNITS, RestartCommand, RestartFailed, run_restart
 from cli.upgrade.survey import NoAnswer, Survey
 from keelmq.client.admin import AdminClient, AdminError
@@ -77,16 +78,17 @@ class Order:
 class Roll:
     """One run. `made`: the number of steps that were begun."""
 
-    def __init__(self, survey: Survey, admin: AdminClient, order: Order, tell: Tell) -> None:
-        self._survey, self._admin, self._order, self._tell = survey, admin, order, tell
+    def __init__(self, survey: Survey, admin: AdminClient, lease: Lease, order: Order, tell: Tell) -> None:
+        self._survey, self._admin, self._lease = survey, admin, lease
+        self._order, self._tell = order, tell
         self._status = "keelmq status shows what is wrong, and the next command"
         self.made = 0
         self._told = ""
         self._of = 0
 
-    async def run(self, view: View) -> None:
-        """Returns when all is done. Raises Stopped, Refused."""
-        deadline_s = self._deadline_s()
+    async def run(self) -> None:
+        """Returns when all is done. Raises Stopped, Refused, Held."""
+        view, deadline_s = await self._look(), self._deadline_s()
         while True:
             match step := self._order.next_step(view):
                 case Done():
@@ -98,6 +100,7 @@ class Roll:
                     self._waits(reason)
                     view = await self._later()
                     continue
+            await self._lease.check()
             self._of = self.made + len(self._order.plan(view)) - 1
             self.made += 1
             match step:
@@ -112,7 +115,7 @@ class Roll:
             deadline_s = self._deadline_s()
 
     async def _restart(self, server: Server) -> None:
-        command, began_s = self._order.command, time.monotonic()
+        command, began_s, log = self._order.command, time.monotonic(), None
         if command is None:
             text = f"restart {server.label} with {self._order.version} now: {UNITS[server.kind]}"
             self._step(text, "restartNow", _of_server(server))
@@ -122,10 +125,12 @@ class Roll:
                 words = command.for_server(server, self._order.version)
                 await run_restart(words, log, timeout_s=self._order.timeout_s)
             except (RestartFailed, ValueError) as error:
-                next_step = f"make the command work for {server.label}; {AGAIN}"
-                raise Stopped(f"{server.label} was not restarted: {error}", next_step=next_step) from None
+                next_step = f"correct it, and see that the server runs; {AGAIN}"
+                raise Stopped(
+                    f"the command for {server.label} failed: {error}", next_step=next_step
+                ) from None
         restarted_s = time.monotonic()
-        back_s = await self._back(server)
+        back_s = await self._back(server, log)
         if command is None:
             restarted_s = back_s
         restart_s, whole_s = restarted_s - began_s, time.monotonic() - restarted_s
@@ -136,9 +141,9 @@ class Roll:
             {**_of_server(server), "restartMs": round(restart_s * 1000), "wholeMs": round(whole_s * 1000)},
         )
 
-    async def _back(self, server: Server) -> float:
-        """Waits until the server has the target version and the cluster is whole. Returns when it had. A
-        person may take any time until the restart begins."""
+    async def _back(self, server: Server, log: Path | None) -> float:
+        """Waits until the server has the target version and the cluster is whole. Returns when it had. log:
+        the output of the command; None: a person restarts, and may take any time until that begins."""
         deadline_s = self._deadline_s() if self._order.command is not None else None
         back_s = 0.0
         while True:
@@ -159,16 +164,29 @@ class Roll:
                 deadline_s = (deadline_s or self._deadline_s()) if has_begun else None
             if deadline_s is not None:
                 missing = self._missing(server, now, view)
-                self._check(deadline_s, missing)
+                if time.monotonic() > deadline_s:
+                    raise self._not_back(server, now, missing, log)
                 if self._deadline_s() - deadline_s > TOLD_AFTER_S:
-                    self._waits(missing)
+                    self._waits(f"{server.label}: {missing}")
             await asyncio.sleep(POLL_S)
+
+    def _not_back(self, server: Server, now: Server | None, missing: str, log: Path | None) -> Stopped:
+        was, next_step = "was restarted, and is ", self._status
+        if now is None or not now.versions:
+            next_step = f"start it (journalctl -u {UNITS[server.kind]} says why it ended)"
+        elif now.versions == server.versions:
+            was, next_step = "is ", "see which unit the command restarts, and what it installs"
+        output = f"; the output of the command is in {log}" if log is not None else ""
+        return Stopped(
+            f"{server.label} {was}not right within {self._order.timeout_s:g} s: {missing}{output}",
+            next_step=f"{next_step}; {AGAIN}",
+        )
 
     def _missing(self, server: Server, now: Server | None, view: View) -> str:
         if now is not None and now.versions == server.versions and not view.faults:
             return (
-                f"{server.label} still reports {shown(now.versions)}: it was not restarted, or "
-                f"{self._order.version} is not installed there"
+                f"it still reports {shown(now.versions)}, so it was not restarted, or {self._order.version} "
+                "is not installed there"
             )
         return summary(view.faults)
 

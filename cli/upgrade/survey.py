@@ -28,9 +28,18 @@ from keelmq.remoting.operations.controller import ControllerMetadata
 ONLY_OURS = "haCatchUpThreads"
 """A setting that every KeelMQ broker reports, and none of RocketMQ's."""
 
+ONLY_TLS = (
+    "if they accept only TLS, give --credentials FILE with tls in it, or keelmq --tls-ca FILE upgrade; "
+    "otherwise check that the programs run there"
+)
+
 
 class NoAnswer(Exception):
-    """No server answers."""
+    """No server answers. next_step: what to do about it."""
+
+    def __init__(self, text: str, next_step: str = "check the addresses, and that the programs run there"):
+        super().__init__(text)
+        self.next_step = next_step
 
 
 class Survey:
@@ -96,7 +105,10 @@ class Survey:
             if isinstance(answer, Silent) and answer.is_refusal:
                 raise Refused(f"{address}: {answer}: an upgrade needs a user who may read everything")
         if all(isinstance(answer, Silent) for _, answer in answers):
-            raise NoAnswer("; ".join(f"{address}: {answer}" for address, answer in answers))
+            texts = "; ".join(f"{address}: {answer}" for address, answer in answers)
+            if any(isinstance(answer, Silent) and answer.was_plain for _, answer in answers):
+                raise NoAnswer(texts, ONLY_TLS)
+            raise NoAnswer(texts)
         return snapshot
 
     async def _all_name_servers(self) -> tuple[str, ...]:

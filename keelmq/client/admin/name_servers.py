@@ -1,9 +1,11 @@
 """AdminClient's requests to name servers: reads go to the first that answers, changes to every one."""
 
-from keelmq.client.admin.transport import AdminTransport, body_of, properties_of
+from keelmq.client.admin.transport import AdminError, AdminTransport, body_of, properties_of
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.namesrv_admin import (
     DELETE_KV_CONFIG,
+    GET_KV_CONFIG,
     GET_NAMESRV_CONFIG,
     PUT_KV_CONFIG,
     UPDATE_NAMESRV_CONFIG,
@@ -55,6 +57,16 @@ class NameServerAdmin(AdminTransport):
     async def put_kv_config(self, address: str, namespace: str, key: str, value: str) -> None:
         """Stores a value of the KV configuration (PUT_KV_CONFIG, 100)."""
         await self.ask(address, PUT_KV_CONFIG, PutKVConfigRequest(namespace=namespace, key=key, value=value))
+
+    async def get_kv_config(self, address: str, namespace: str, key: str) -> str | None:
+        """Returns a value of the KV configuration (GET_KV_CONFIG, 101); None: there is none."""
+        try:
+            answer = await self.ask(address, GET_KV_CONFIG, KVConfigKey(namespace=namespace, key=key))
+        except AdminError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return answer.header.value
 
     async def delete_kv_config(self, address: str, namespace: str, key: str) -> None:
         """Deletes a value of the KV configuration (DELETE_KV_CONFIG, 102)."""

@@ -107,7 +107,7 @@ async def test_it_has_a_time_limit_with_all_that_it_started(tmp_path: Path) -> N
     log = tmp_path / "log"
     inner = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
     words = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])")
-    with pytest.raises(RestartFailed, match=r"not done within 2 s, and ended"):
+    with pytest.raises(RestartFailed, match=r"not done within 2 s, and killed here"):
         await run_restart(words, log, timeout_s=2)
     cmdline = Path(f"/proc/{int(log.read_text())}/cmdline")
     until(lambda: not cmdline.exists() or not cmdline.read_bytes())

@@ -14,12 +14,13 @@ from cli.command_line import Refused
 from cli.keelmq import app
 from cli.rebalance.core.plan import Move
 from cli.rebalance.moves import Made, MoveFailed, Mover
-from cli.upgrade import roll
+from cli.upgrade import lease, roll
 from cli.upgrade.command import NOT_INCLUDED
 from cli.upgrade.core.view import View, view_of
 from cli.upgrade.survey import NoAnswer, Survey
 from keelmq.client.admin import AdminError
 from keelmq.client.admin.controllers import ControllerAdmin
+from keelmq.client.admin.name_servers import NameServerAdmin
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.controller import ControllerIdRequest, ControllerMetadata
 from tests.support.admin_parts import DEAD
@@ -39,6 +40,7 @@ class World:
         self.moves: list[str] = []
         self.refusals: list[AdminError] = []
         self.move_error: MoveFailed | None = None
+        self.kv: dict[str, str] = {}
 
     @property
     def command(self) -> str:
@@ -80,6 +82,23 @@ class World:
         self.moves.append(request.controller_id)
         return ControllerMetadata(), ""
 
+    def never_back(self, address: str) -> None:
+        """The server is down once it was restarted."""
+        if (path := self.directory / address).exists():
+            path.unlink()
+            self._set_version(address, None)
+
+    async def get(self, _admin: NameServerAdmin, address: str, *_key: str) -> str | None:
+        return self.kv.get(address)
+
+    async def put(
+        self, _admin: NameServerAdmin, address: str, _namespace: str, _key: str, value: str
+    ) -> None:
+        self.kv[address] = value
+
+    async def delete(self, _admin: NameServerAdmin, address: str, *_key: str) -> None:
+        del self.kv[address]
+
     async def make(self, _mover: Mover, move: Move) -> Made:
         if self.move_error is not None:
             raise self.move_error
@@ -98,6 +117,10 @@ class World:
         return result
 
 
+def _of(world: World, name: str) -> Callable[..., Any]:
+    return lambda admin, *given: getattr(world, name)(admin, *given)
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     (tmp_path / "restarts").mkdir()
@@ -105,7 +128,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(Survey, "look", lambda survey: world.look(survey))
     monkeypatch.setattr(ControllerAdmin, "change_controllers", lambda *given: world.transfer(*given))
     monkeypatch.setattr(Mover, "make", lambda mover, move: world.make(mover, move))
+    for name in ("get", "put", "delete"):
+        monkeypatch.setattr(NameServerAdmin, f"{name}_kv_config", _of(world, name))
     monkeypatch.setattr(roll, "POLL_S", 0.001)
+    for name, value in {"POLL_S": 0.001, "SETTLE_S": 0.001, "STALE_S": 0.1}.items():
+        monkeypatch.setattr(lease, name, value)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return world
 
@@ -209,7 +236,7 @@ def test_a_command_that_fails_ends_it(world: World) -> None:
     result = world.run("--restart", "ls no-such-file-{address}")
     assert result.exit_code == 4 and len(result.stderr.splitlines()) == 1
     assert (
-        "name server with controller n1 at h1:9876 was not restarted: ls no-such-file-h1:9876: exit code"
+        "the command for name server with controller n1 at h1:9876 failed: ls no-such-file-h1:9876: exit code"
         in (result.stderr)
     )
     assert "No such file" in result.stderr and "; the same command goes on where this one" in result.stderr
@@ -218,9 +245,22 @@ def test_a_command_that_fails_ends_it(world: World) -> None:
 def test_a_server_that_was_not_restarted(world: World) -> None:
     result = world.run("--restart", "echo {address}")
     assert result.exit_code == 4 and world.restarted == []
+    text = "it still reports 0.1.0, so it was not restarted, or 0.2.0 is not installed there; the output of"
+    assert f"controller n1 at h1:9876 is not right within 1 s: {text} the command is in " in result.stderr
+    assert "next: see which unit the command restarts, and what it installs; the same" in result.stderr
+
+
+def test_a_server_that_does_not_come_back(world: World) -> None:
+    """Its next start is the operator's: a run does not begin a step while it is down."""
+    world.version = ""
+    world.looks = [lambda: world.never_back("h1:9876")] * 10_000
+    result = world.run("--restart", world.command, "--timeout", "1")
+    assert result.exit_code == 4 and result.stderr.count("\n") == 1
     assert (
-        "h1:9876 still reports 0.1.0: it was not restarted, or 0.2.0 is not installed there" in result.stderr
+        "h1:9876 was restarted, and is not right within 1 s: h1:9876: name server: refused" in result.stderr
     )
+    assert "next: start it (journalctl -u keelmq-namesrv says why it ended); the same" in result.stderr
+    assert "output of the command is in " in result.stderr
 
 
 def test_a_server_with_another_version(world: World) -> None:
@@ -320,6 +360,63 @@ def test_ctrl_c_ends_it_and_the_next_run_goes_on(world: World) -> None:
     assert result.exit_code == 130 and "a restart that has begun goes on" in result.stderr
     assert world.run("--restart", world.command).exit_code == 0
     assert len(set(world.restarted)) == len(world.restarted) == 6
+
+
+def values(world: World, beat: int) -> dict[str, str]:
+    """What a run of alice has stored."""
+    value = json.dumps({"holder": "alice at m1, process 7", "token": "alices", "beat": beat})
+    return {each.address: value for each in world.found.name_servers}
+
+
+def test_a_second_run_does_nothing_while_the_first_one_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = iter(range(10_000))
+
+    async def get(_admin: NameServerAdmin, address: str, *_key: str) -> str | None:
+        return values(world, next(beats))[address]
+
+    monkeypatch.setattr(NameServerAdmin, "get_kv_config", get)
+    result = world.run("--restart", world.command)
+    assert result.exit_code == 1 and world.restarted == world.moves == []
+    assert result.stderr == (
+        "keelmq upgrade: stopped: another keelmq upgrade goes on, of alice at m1, process 7; next: wait "
+        "until it has ended; the same command goes on where this one stopped\n"
+    )
+
+
+def test_what_a_run_left_that_was_killed_is_taken_over(world: World) -> None:
+    world.kv = values(world, 3) | {"h2:9876": "not ours"}
+    result = world.run("--restart", world.command)
+    assert result.exit_code == 0, result.output
+    assert lines(result)[0].startswith("waiting: a keelmq upgrade of alice at m1, process 7 has begun")
+    assert world.kv == {}, "the next run does not wait"
+
+
+def test_a_run_that_another_one_overtakes_stops_before_its_next_step(world: World) -> None:
+    world.looks = [lambda: None] * 5 + [lambda: world.kv.update(values(world, 0))]
+    result = world.run("--restart", world.command)
+    assert result.exit_code == 4 and "another keelmq upgrade goes on, of alice" in result.stderr
+    assert 0 < len(world.restarted) < 6 and world.kv == values(world, 0)
+
+
+def test_a_run_with_nothing_to_do_and_a_plan_store_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run("--restart", world.command)
+    monkeypatch.delattr(NameServerAdmin, "put_kv_config")
+    assert world.run("--restart", world.command).exit_code == 0
+    assert world.run("--plan", "--to", "0.3.0").exit_code == 0
+
+
+def test_a_user_who_may_not_store_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def put(_admin: NameServerAdmin, address: str, *_given: str) -> None:
+        raise AdminError("putKVConfig", address, "not you", ResponseCode.NO_PERMISSION)
+
+    monkeypatch.setattr(NameServerAdmin, "put_kv_config", put)
+    result = world.run("--restart", world.command)
+    assert result.exit_code == 1 and world.restarted == []
+    assert "not you: an upgrade needs a user who may change the KV configuration" in result.stderr
 
 
 @pytest.mark.parametrize(

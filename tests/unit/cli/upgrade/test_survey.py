@@ -237,5 +237,14 @@ async def test_a_refusal_and_no_answer_at_all(world: World) -> None:
         snapshot.name_servers = {f"{A}:9876": Silent("connection refused")}
         snapshot.controllers, snapshot.brokers = {}, {}
 
-    with pytest.raises(NoAnswer, match=f"{A}:9876: connection refused"):
+    with pytest.raises(NoAnswer, match=f"{A}:9876: connection refused") as refused:
         await looked(world, silent)
+    assert refused.value.next_step == "check the addresses, and that the programs run there"
+
+    def plain(snapshot: ClusterSnapshot) -> None:
+        silent(snapshot)
+        snapshot.name_servers = {f"{A}:9876": Silent("connection lost", was_plain=True)}
+
+    with pytest.raises(NoAnswer, match=f"{A}:9876: connection lost") as lost:
+        await looked(world, plain)
+    assert lost.value.next_step.startswith("if they accept only TLS, give --credentials FILE with tls in it")
