@@ -170,6 +170,7 @@ REGISTER = {
     "cli/doctor/files.py": "a warning of unclean elections",
     "cli/doctor/plain_groups.py": "only a broker without messages becomes a slave",
     "cli/doctor/rules.py": "a warning of unclean elections",
+    "cli/machines/init.py": "keys and files that were copied elsewhere by the same line",
     "cli/init_security.py": "keys that were copied elsewhere by the same line",
     "cli/lab/demo_end.py": "the demo's own directory",
     "cli/mqadmin/commands/controller.py": "the command itself, with --dry-run",

@@ -251,8 +251,11 @@ class Model:
             case HandOver(_, name, from_id, to_id):
                 assert self.masters[name] == from_id != to_id and to_id in self.in_sync[name]
                 assert self.process_of(name, from_id) is not self.process_of(name, to_id)
-                assert self.process_of(name, from_id).version != self.target
-                if all(self.process_of(name, each).kind is Kind.BROKER for each in self.ids[name]):
+                version = self.process_of(name, from_id).version
+                assert version != self.target
+                kinds = {self.process_of(name, each).kind for each in self.ids[name]}
+                # A newer one comes first, even if the others are older than the target.
+                if kinds == {Kind.BROKER} and rank(version) < rank(self.target):
                     assert self.process_of(name, to_id).version == self.target
                 self.masters[name] = to_id
             case TransferLeader(from_id, to_id):
