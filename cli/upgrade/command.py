@@ -23,7 +23,7 @@ from cli.status.command import ContainersOption, listed
 from cli.upgrade.core.steps import CONTROLLERS, Done, Restart, Stop, Wait
 from cli.upgrade.core.view import NO_VERSION, Server, View, rank, summary
 from cli.upgrade.lease import Held, Lease
-from cli.upgrade.restart_command import parse_command
+from cli.upgrade.restart_command import RestartCommand, parse_command
 from cli.upgrade.roll import AGAIN, Order, Roll, Stopped, planned, stop_text
 from cli.upgrade.survey import NoAnswer, Survey
 from keelmq.client.admin import AdminClient
@@ -64,6 +64,15 @@ def upgrade(
             "restart, and wait until it is done)",
         ),
     ] = None,
+    install: Annotated[
+        str | None,
+        typer.Option(
+            "--install",
+            metavar="COMMAND",
+            help="Installs the target, before --restart; the cluster is looked at again in between (default: "
+            "--restart installs)",
+        ),
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the steps, and change nothing")] = False,
     only: Annotated[
         str | None,
@@ -95,13 +104,12 @@ def upgrade(
     and proxies are left alone.
     """
     target = _target(to)
-    try:
-        command = parse_command(restart) if restart is not None else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--restart") from None
+    if install is not None and restart is None:
+        raise typer.BadParameter("it needs --restart", param_hint="--install")
+    command, installation = _parsed("--restart", restart), _parsed("--install", install)
     given = checked_credentials("keelmq", credentials)
     quiet_connection_log()
-    order = Order(target, only, allow_gap, timeout_s, command, logs or Path())
+    order = Order(target, only, allow_gap, timeout_s, command, logs or Path(), installation)
     run = _Run((namesrv_addr, controllers, container), order, given, as_json=as_json)
     try:
         code = asyncio.run(run.show() if plan else run.upgrade(has_logs=logs is not None))
@@ -109,6 +117,14 @@ def upgrade(
         run.stop(("interrupted",), f"a restart that has begun goes on: when it has ended, {AGAIN}")
         code = INTERRUPTED
     raise typer.Exit(code)
+
+
+def _parsed(option: str, text: str | None) -> RestartCommand | None:
+    """Returns the command. BadParameter: it is none."""
+    try:
+        return parse_command(text) if text is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _target(to: str | None) -> str:
@@ -220,7 +236,7 @@ class _Run:
         if servers:
             self._tell(NOT_INCLUDED, {"event": "notIncluded", "programs": ["proxies", "consoles", "clients"]})
         if self._order.command is not None and (wrong := self._wrong_values(servers)):
-            return self.stop((wrong,), "correct --restart, or the configuration of that server")
+            return self.stop((wrong,), "correct the command, or the configuration of that server")
         return view
 
     def _restarts(self, view: View) -> list[Server]:
@@ -232,6 +248,9 @@ class _Run:
         assert command is not None
         try:
             commands = [tuple(command.for_server(each, self._order.version)) for each in servers]
+            if self._order.install is not None:
+                for each in servers:
+                    self._order.install.for_server(each, self._order.version)
         except ValueError as error:
             return str(error)
         same = [command for command, count in Counter(commands).items() if count > 1]

@@ -52,7 +52,7 @@ class Stopped(Exception):
 @dataclass(frozen=True, slots=True)
 class Order:
     """What is wanted. target: "" for the version that is not reported. command: None, people restart. logs:
-    the directory that gets the output of the command."""
+    the directory that gets the output of the commands. install: runs before the command."""
 
     target: str
     only: str | None
@@ -60,6 +60,7 @@ class Order:
     timeout_s: float
     command: RestartCommand | None
     logs: Path
+    install: RestartCommand | None = None
 
     @property
     def version(self) -> str:
@@ -83,6 +84,7 @@ class Roll:
         self._order, self._tell = order, tell
         self._status = "keelmq status shows what is wrong, and the next command"
         self.made = 0
+        self._installed = ""
         self._told = ""
         self._of = 0
 
@@ -100,6 +102,9 @@ class Roll:
                     self._waits(reason)
                     view = await self._later()
                     continue
+            if isinstance(step, Restart) and await self._installs(step.server):
+                view, deadline_s = await self._look(), self._deadline_s()
+                continue
             await self._lease.check()
             self._of = self.made + len(self._order.plan(view)) - 1
             self.made += 1
@@ -120,15 +125,7 @@ class Roll:
             text = f"restart {server.label} with {self._order.version} now: {UNITS[server.kind]}"
             self._step(text, "restartNow", _of_server(server))
         else:
-            log = self._order.logs / f"{self.made:03}-{server.kind}-{server.address.replace(':', '-')}.log"
-            try:
-                words = command.for_server(server, self._order.version)
-                await run_restart(words, log, timeout_s=self._order.timeout_s)
-            except (RestartFailed, ValueError) as error:
-                next_step = f"correct it, and see that the server runs; {AGAIN}"
-                raise Stopped(
-                    f"the command for {server.label} failed: {error}", next_step=next_step
-                ) from None
+            log = await self._run(command, server)
         restarted_s = time.monotonic()
         back_s = await self._back(server, log)
         if command is None:
@@ -140,6 +137,29 @@ class Roll:
             "restarted",
             {**_of_server(server), "restartMs": round(restart_s * 1000), "wholeMs": round(whole_s * 1000)},
         )
+
+    async def _installs(self, server: Server) -> bool:
+        """Installs the target for the server, unless that was the last thing done. Returns whether it did:
+        the cluster is looked at again then, because an installation takes time."""
+        if self._order.install is None or self._installed == server.address:
+            return False
+        await self._lease.check()
+        await self._run(self._order.install, server, "install-")
+        self._installed = server.address
+        return True
+
+    async def _run(self, command: RestartCommand, server: Server, prefix: str = "") -> Path:
+        """Returns the file with the output. Raises Stopped."""
+        address = server.address.replace(":", "-")
+        log = self._order.logs / f"{self.made:03}-{prefix}{server.kind}-{address}.log"
+        try:
+            words = command.for_server(server, self._order.version)
+            await run_restart(words, log, timeout_s=self._order.timeout_s)
+        except (RestartFailed, ValueError) as error:
+            next_step = f"correct it, and see that the server runs; {AGAIN}"
+            text = f"the command for {server.label} failed: {error}"
+            raise Stopped(text, next_step=next_step) from None
+        return log
 
     async def _back(self, server: Server, log: Path | None) -> float:
         """Waits until the server has the target version and the cluster is whole. Returns when it had. log:
@@ -167,7 +187,7 @@ class Roll:
                 if time.monotonic() > deadline_s:
                     raise self._not_back(server, now, missing, log)
                 if self._deadline_s() - deadline_s > TOLD_AFTER_S:
-                    self._waits(f"{server.label}: {missing}")
+                    self._waits(missing if view.faults else f"{server.label}: {missing}")
             await asyncio.sleep(POLL_S)
 
     def _not_back(self, server: Server, now: Server | None, missing: str, log: Path | None) -> Stopped:

@@ -250,6 +250,28 @@ def test_a_server_that_was_not_restarted(world: World) -> None:
     assert "next: see which unit the command restarts, and what it installs; the same" in result.stderr
 
 
+def test_an_installation_comes_before_the_cluster_is_looked_at_again(world: World, tmp_path: Path) -> None:
+    """While it is installed, another replica falls behind: the restart waits for it."""
+    done, behind = tmp_path / "installed", world.found.groups[0].replicas[2]
+    done.mkdir()
+    waits = [False] * 8
+
+    def falls_behind() -> None:
+        if (done / "a2:10911").exists() and waits:
+            waits.pop()
+            assert "a2:10911" not in world.restarted
+            put(behind, is_in_sync=not waits)
+
+    world.looks = [falls_behind] * 200
+    result = world.run("--install", f"touch {done}/{{address}}", "--restart", world.command)
+    assert result.exit_code == 0, result.output
+    assert "waiting: broker-a 3 at a3:10911: it is not in the SyncStateSet" in lines(result)
+    assert sorted(each.name for each in done.iterdir()) == sorted(world.restarted)
+    assert len(world.restarted) == 6
+    result = world.run("--to", "0.3.0", "--install", "ls no-such-{address}", "--restart", world.command)
+    assert result.exit_code == 1 and "h0:9876 failed: ls no-such-h0:9876: exit code" in result.stderr
+
+
 def test_a_server_that_does_not_come_back(world: World) -> None:
     """Its next start is the operator's: a run does not begin a step while it is down."""
     world.version = ""
@@ -424,6 +446,7 @@ def test_a_user_who_may_not_store_it(world: World, monkeypatch: pytest.MonkeyPat
     [
         (("--to", "latest"), "'latest' is no version, such as 0.2.0"),
         (("--to", "0.2;x"), "is no version"),
+        (("--install", "true"), "it needs --restart"),
         (("--restart", "ssh {hots}"), "{hots} is no placeholder"),
         (("--timeout", "0"), "should be greater than or equal to 1"),
     ],
