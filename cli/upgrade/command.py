@@ -40,6 +40,27 @@ NOT_INCLUDED = (
 )
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+]*")
 
+RestartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--restart",
+        metavar="COMMAND",
+        help="Installs the target and restarts one process, such as 'ssh {host} sudo systemctl restart "
+        "{unit}'; placeholders {host} {unit} {kind} {address} {name} {version} (default: say what to "
+        "restart, and wait until it is done)",
+    ),
+]
+
+InstallOption = Annotated[
+    str | None,
+    typer.Option(
+        "--install",
+        metavar="COMMAND",
+        help="Installs the target, before --restart; the cluster is looked at again in between (default: "
+        "--restart installs)",
+    ),
+]
+
 
 def upgrade(
     namesrv_addr: NamesrvAddr,
@@ -54,25 +75,8 @@ def upgrade(
             "version of this program)",
         ),
     ] = None,
-    restart: Annotated[
-        str | None,
-        typer.Option(
-            "--restart",
-            metavar="COMMAND",
-            help="Installs the target and restarts one process, such as 'ssh {host} sudo systemctl restart "
-            "{unit}'; placeholders {host} {unit} {kind} {address} {name} {version} (default: say what to "
-            "restart, and wait until it is done)",
-        ),
-    ] = None,
-    install: Annotated[
-        str | None,
-        typer.Option(
-            "--install",
-            metavar="COMMAND",
-            help="Installs the target, before --restart; the cluster is looked at again in between (default: "
-            "--restart installs)",
-        ),
-    ] = None,
+    restart: RestartOption = None,
+    install: InstallOption = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the steps, and change nothing")] = False,
     only: Annotated[
         str | None,
