@@ -104,7 +104,9 @@ def test_a_proved_id_is_the_slaves() -> None:
 def test_a_silent_slave_is_closed() -> None:
     link = master_link()
     link.receive_data(REPORT.pack(10_000), 0)
-    assert isinstance(link.next_effect(HOUSEKEEPING_MS + 1), MasterClose)
+    link.receive_data(REPORT.pack(10_000), HOUSEKEEPING_MS)
+    assert not isinstance(link.next_effect(2 * HOUSEKEEPING_MS), MasterClose)
+    assert isinstance(link.next_effect(2 * HOUSEKEEPING_MS + 1), MasterClose)
 
 
 @pytest.mark.parametrize("reports", [[10_000, 9_000], [5_000, 10_001]])
