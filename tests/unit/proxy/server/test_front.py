@@ -71,6 +71,7 @@ async def test_plain_and_tls_on_one_port(tmp_path: Path, authority: Authority) -
 async def test_large_answers_pass_a_slow_reader(tmp_path: Path, authority: Authority) -> None:
     """More than all buffers in between."""
     async with serving(tmp_path, **tls(authority)) as (broker, _), over_tls(broker, authority) as client:
+        client.timeout_s = 60
         large = pb.Message(
             topic=TOPIC, body=bytes(3_000_000), system_properties=pb.SystemProperties(message_id="01a")
         )
