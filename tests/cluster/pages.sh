@@ -151,7 +151,7 @@ controllers_again() {
 # can run a command once its roll-out was waited for.
 kubectl() {
   case "$*" in
-    "apply -k "*) command kubectl kustomize "$3" > "$LOGS/rendered" ;;
+    "apply -k "*) command kubectl kustomize "$3" >> "$LOGS/rendered" ;;
     "apply -f "*) cat "$3" ;;
     *" create secret "*) command kubectl "$@" --dry-run=client --output yaml > "$LOGS/secret" ;;
     *" get services -l "*) grep -q "${6#*=}" "$LOGS/rendered" ;;
