@@ -7,6 +7,7 @@ and TlsPort accepts the connections, as for remoting. Each connection to that so
 own, which grpcio gives as the peer of a call. It tells which client it is; other peers are refused."""
 
 import asyncio
+import fcntl
 import itertools
 import logging
 import os
@@ -63,7 +64,7 @@ class Front:
         self.closed_peers = RateLimitedLogger(logger)
         self.connecting: set[asyncio.Task[None]] = set()
         remove_left_folders()
-        self._folder = _make_folder()
+        self._folder, self._folder_lock = _make_folder()
         self._server: asyncio.Server | None = None
 
     @property
@@ -119,6 +120,9 @@ class Front:
         for relay in list(self._relays.values()):
             relay.abort()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder_lock is not None:
+            os.close(self._folder_lock)
+            self._folder_lock = None
 
     def _waits(self, connection: WaitingConnection, host: str) -> str | None:
         return self.limits.enter(connection, network_of(host_and_port_bytes(host, 0)))
@@ -129,8 +133,9 @@ class Front:
         return "too many TLS handshakes of its address; try again in 1 s"
 
 
-def _make_folder() -> Path:
-    """Returns a new folder of mode 0700. Raises ConfigError."""
+def _make_folder() -> tuple[Path, int | None]:
+    """Returns a new folder of mode 0700, and the lock that keeps other proxies from removing it. Raises
+    ConfigError."""
     if sys.platform != "linux":
         raise ConfigError(f"{NAME}: the gRPC port needs Linux (abstract names of Unix sockets)")
     parent = Path(tempfile.gettempdir())
@@ -140,18 +145,45 @@ def _make_folder() -> Path:
             f"{NAME}: a Unix socket in {parent} would have a path of {path_bytes} bytes, above the "
             f"{PATH_BYTES_MAX} that are possible: set TMPDIR to a shorter directory"
         )
-    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        lock = lock_folder(folder)
+        if lock is not None:
+            return folder, lock
+
+
+def lock_folder(folder: Path) -> int | None:
+    """Returns an open descriptor that locks the folder until it is closed, or the process ends; None: another
+    process has the lock, or the folder is gone."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink:
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None
 
 
 def remove_left_folders() -> None:
-    """Removes the folders of proxies that were killed: nobody listens at their sockets."""
+    """Removes the folders of proxies that were killed: their locks are free, and their sockets refuse
+    connections. The lock alone would be that of an earlier version, which has none; the socket alone that of
+    a proxy that starts, because grpcio binds it some time before it listens."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        lock = lock_folder(folder)
+        if lock is None:
+            continue
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
             probe.setblocking(False)
             try:
                 probe.connect(str(folder / SOCKET))
             except ConnectionRefusedError:
                 shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 class Relay(asyncio.Protocol):

@@ -71,9 +71,13 @@ def run(new_loop: Callable[[], asyncio.AbstractEventLoop], callback: Callable[[]
 def test_a_callback_that_works_is_named(
     new_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = run(new_loop, handler)
-    assert watch.longest_s >= 0.1
-    (line,) = [each.getMessage() for each in caplog.records if SLOW_TURN in each.getMessage()]
+    for _ in range(10):  # the thread that looks may be late on a busy machine, and find the callback ended
+        caplog.clear()
+        watch = run(new_loop, handler)
+        assert watch.longest_s >= 0.1
+        (line,) = [each.getMessage() for each in caplog.records if SLOW_TURN in each.getMessage()]
+        if "at=burn" in line:
+            break
     found = re.search(r"cpu_ms=(\d+) wall_ms=(\d+) gc_ms=\d+ at=burn \(.*/test_loop_watch.py:\d+\) ", line)
     assert found is not None and int(found[1]) >= 140 and int(found[2]) >= int(found[1]), line
     turn = slow_turn_of(f"2026-11-29 02:00:00,000 ERROR keelmq.runtime.loop_watch: {line}")

@@ -14,9 +14,11 @@ import grpc.aio
 import pytest
 
 from broker.app.broker import Broker
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tls.contexts import ServerTls
 from namesrv.plugins.controller.raft.api import TlsFiles
-from proxy.server.front import FOLDER_PREFIX, SOCKET, remove_left_folders
+from proxy.server.front import FOLDER_PREFIX, SOCKET, Front, lock_folder, remove_left_folders
 from proxy.wire import messaging_pb2 as pb
 from tests.support.raft_certificates import Authority, mutual_tls
 from tests.support.server_parts import until
@@ -213,17 +215,38 @@ async def test_a_directory_with_a_long_path_has_no_room_for_the_socket(
 
 
 def test_the_folders_of_killed_proxies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those of proxies that listen, or are about to."""
+    """Not those of proxies that listen, or are about to: grpcio binds its socket before it listens."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    killed, alive, starting = (
-        tmp_path / f"{FOLDER_PREFIX}{name}" for name in ("killed", "alive", "starting")
+    killed, alive, starting, bound = (
+        tmp_path / f"{FOLDER_PREFIX}{name}" for name in ("killed", "alive", "starting", "bound")
     )
-    for folder in (killed, alive, starting):
+    for folder in (killed, alive, starting, bound):
         folder.mkdir()
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(alive / SOCKET))
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as not_yet:
+        listening.bind(str(alive / SOCKET))  # of a version that has no lock
         listening.listen()
+        not_yet.bind(str(bound / SOCKET))
+        lock = lock_folder(bound)
+        assert lock is not None and lock_folder(bound) is None
         with socket.socket(socket.AF_UNIX) as gone:
             gone.bind(str(killed / SOCKET))
         remove_left_folders()
+        assert set(tmp_path.iterdir()) == {alive, starting, bound}
+        os.close(lock)
+        remove_left_folders()
     assert set(tmp_path.iterdir()) == {alive, starting}
+
+
+async def test_a_proxy_that_starts_meanwhile_removes_no_folder_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tls, limits = ServerTls("disabled"), PeerLimits()
+    first = Front(tls.grpc, limits, are_admitted=True)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(first.socket_path))
+        second = Front(tls.grpc, limits, are_admitted=True)
+        assert first.socket_path.exists()
+    await first.close()
+    await second.close()
+    assert list(tmp_path.iterdir()) == []

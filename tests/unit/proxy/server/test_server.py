@@ -199,10 +199,15 @@ async def test_a_handle_of_a_broker_that_is_gone_ends(
     start_s, popped_ms = handle_of(message).split(" ")[4:6]
     gone = handle_of(message).replace("broker-a", "nobody")
     old = gone.replace(f" {start_s} {popped_ms} ", f" {start_s} 1700000000000 ", 1)
-    for _ in range(2):
-        answer = await client.ack(old, handle_of(message))
-        assert [each.status.code for each in answer.entries][1] in (pb.OK, pb.INVALID_RECEIPT_HANDLE)
-        assert answer.entries[0].status.code == pb.HA_NOT_AVAILABLE, "its members may be back soon"
+    answered = 0
+    async with asyncio.timeout(60):
+        while answered < 2:
+            codes = [each.status.code for each in (await client.ack(old, handle_of(message))).entries]
+            if codes[1] == pb.PROXY_TIMEOUT:  # on a busy machine
+                continue
+            assert codes[1] in (pb.OK, pb.INVALID_RECEIPT_HANDLE)
+            assert codes[0] == pb.HA_NOT_AVAILABLE, "its members may be back soon"
+            answered += 1
     monkeypatch.setattr("proxy.core.absences.GONE_MS", 0)
     for handle, code in ((old, pb.INVALID_RECEIPT_HANDLE), (gone, pb.HA_NOT_AVAILABLE)):
         assert (await client.ack(handle)).status.code == code
