@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,13 @@ from tests.unit.proxy.server.parts import HOST, TOPIC, GrpcClient, serving
 
 REFUSED = grpc.aio.AioRpcError
 ROUTE = pb.QueryRouteRequest(topic=TOPIC)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """The path of a Unix socket has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="keelmq-") as found:
+        yield Path(found)
 
 
 @pytest.fixture
@@ -133,12 +140,12 @@ async def test_a_renewed_certificate_is_taken(tmp_path: Path, authority: Authori
 
 
 async def test_who_comes_by_the_inner_socket_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    async with serving(tmp_path / "store") as (_, client):
-        (folder,) = tmp_path.glob("keelmq-grpc-*")
+    async with serving(short_path / "store") as (_, client):
+        (folder,) = short_path.glob("keelmq-grpc-*")
         assert folder.stat().st_mode & 0o777 == 0o700
         async with plain(f"unix:{folder}/socket") as stranger:
             assert (await stranger.send("one")).status.code == pb.UNAUTHORIZED
@@ -214,11 +221,11 @@ async def test_a_directory_with_a_long_path_has_no_room_for_the_socket(
                 pass
 
 
-def test_the_folders_of_killed_proxies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folders_of_killed_proxies_are_removed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not those of proxies that listen, or are about to: grpcio binds its socket before it listens."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     killed, alive, starting, bound = (
-        tmp_path / f"{FOLDER_PREFIX}{name}" for name in ("killed", "alive", "starting", "bound")
+        short_path / f"{FOLDER_PREFIX}{name}" for name in ("killed", "alive", "starting", "bound")
     )
     for folder in (killed, alive, starting, bound):
         folder.mkdir()
@@ -231,16 +238,16 @@ def test_the_folders_of_killed_proxies_are_removed(tmp_path: Path, monkeypatch: 
         with socket.socket(socket.AF_UNIX) as gone:
             gone.bind(str(killed / SOCKET))
         remove_left_folders()
-        assert set(tmp_path.iterdir()) == {alive, starting, bound}
+        assert set(short_path.iterdir()) == {alive, starting, bound}
         os.close(lock)
         remove_left_folders()
-    assert set(tmp_path.iterdir()) == {alive, starting}
+    assert set(short_path.iterdir()) == {alive, starting}
 
 
 async def test_a_proxy_that_starts_meanwhile_removes_no_folder_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     tls, limits = ServerTls("disabled"), PeerLimits()
     first = Front(tls.grpc, limits, are_admitted=True)
     with socket.socket(socket.AF_UNIX) as bound:
@@ -249,4 +256,4 @@ async def test_a_proxy_that_starts_meanwhile_removes_no_folder_of_another(
         assert first.socket_path.exists()
     await first.close()
     await second.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
