@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from broker.admission.fast_path import FastPathPeer
 from broker.admission.send_gate import DISK_FULL, HAND_OVER, ROLE, SendGate
+from broker.message.record import is_half
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, response_frame
@@ -58,10 +59,6 @@ TOO_FEW: Final = "in-sync replicas not enough"
 _NO_MASTER: Final = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "no master is known")
 
 Resp = TypeVar("Resp", bound=Wire)
-
-
-HALF: Final = "TRAN_MSG\x01true"
-"""In the properties of a half message."""
 
 
 class _Replaced(Unknown, frozen=True):
@@ -308,7 +305,7 @@ class SendForwarder:
                         self._failures += 1
                         await asyncio.sleep(RETRY.pause_ms(self._failures, random.random()) / 1000)
                         outcome = await self._attempt(command, body, deadline_ms)
-                if isinstance(outcome, _Replaced) and HALF not in command.ext.properties:
+                if isinstance(outcome, _Replaced) and not is_half(command.ext.properties.encode()):
                     doubt = outcome
                     await asyncio.sleep(GATHER_STEP_MS / 1000)
                 elif not is_too_early(outcome):

@@ -117,6 +117,10 @@ class ControllerClient:
             self.addresses = addresses
             self._on_addresses(addresses)
 
+    def is_one(self, address: str) -> bool:
+        """Returns whether a controller has this address, as far as it is known."""
+        return address in self.addresses or address in self._configured
+
     def leads(self, address: str) -> None:
         """This controller acts as the active one: calls go there from now on. Those that wait for another
         one's answer end Unknown now. That controller may be lost without a sign, and would keep them, a new

@@ -62,11 +62,11 @@ class RoleChangeNotifications:
     async def notify_broker_role_changed(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
         """Passes the role to the ReplicasManager, and remembers which controller leads, and the controllers
         that the request names."""
-        address = self._dialled(call.peer.connection_id)
-        if address is not None:
-            self._controller.leads(address)  # only the active controller sends 1008
         if request.controllers is not None:
             self._controller.learn(request.controllers)
+        address = self._dialled(call.peer.connection_id)
+        if address is not None and self._controller.is_one(address):
+            self._controller.leads(address)  # only the active one sends 1008
         self._manager.notify_broker_role_changed(request, call.body)
 
     async def hinted(self, header: NotifyBrokerRoleChangedRequest, call: Call) -> Reply:

@@ -9,9 +9,8 @@ SendMessageProcessor, TopicMessageType (RIP-80).
 from typing import Final
 
 from broker.message.properties import with_properties
-from broker.message.record import property_value
+from broker.message.record import is_half, property_value
 from broker.message.timer_properties import TIMER_PROPERTIES
-from broker.transactions.messages import is_half
 
 PRIORITY: Final = b"_SYS_MSG_PRIORITY_"
 PRIORITY_MAX: Final = 2**31 - 1

@@ -6,13 +6,13 @@ Decides which are refused, and stores the others. The MessageWriter handles dela
 from typing import Final
 
 from broker.admission.send_gate import PutRefused
-from broker.message.record import PROPERTIES_BYTES_MAX, property_value
+from broker.message.record import PROPERTIES_BYTES_MAX, is_half, property_value
 from broker.message.timer_properties import TIMER_PROPERTIES, deliver_at, key_of, out_ms, recall_key
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
 from broker.put.send_commands import SendCommand
-from broker.transactions.messages import COPY_ROOM_BYTES, half_message, is_half
+from broker.transactions.messages import COPY_ROOM_BYTES, half_message
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
 

@@ -16,7 +16,13 @@ from broker.message.inner_batch import INNER_BATCH
 from broker.message.prop_crc import PROPERTY_ROOM_BYTES
 from broker.message.properties import with_properties
 from broker.message.property_scan import waits_for_replicas
-from broker.message.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, offset_message_id, property_value
+from broker.message.record import (
+    PROPERTIES_BYTES_MAX,
+    TRANSACTION_BITS,
+    is_half,
+    offset_message_id,
+    property_value,
+)
 from broker.message.timer_properties import TIMER_PROPERTIES, recall_handle
 from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from broker.metadata.topics import Topic, illegal_name, is_for_broker
@@ -27,7 +33,6 @@ from broker.put.message_writer import MessageWriter
 from broker.put.send_commands import NO_MAXIMUM, SendCommand
 from broker.put.send_replies import ALWAYS, refusal
 from broker.store.queue.batch_queue import BatchQueue
-from broker.transactions.messages import is_half
 from keelmq.remoting.addresses import network_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode

@@ -160,6 +160,11 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
     return None
 
 
+def is_half(properties: bytes) -> bool:
+    """Returns whether these are the properties of a half message."""
+    return property_value(properties, b"TRAN_MSG") == b"true"
+
+
 def store_timestamp(record: Buffer) -> int:
     """Returns STORETIMESTAMP (ms) of the record at the buffer's start, for hosts of any width."""
     (sys_flag,) = _UNPACK_I32(record, _SYS_FLAG_AT)

@@ -32,11 +32,6 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Its consumer offsets are the positions from which a new master reads the half and the op queue."""
 
 
-def is_half(properties: bytes) -> bool:
-    """Returns whether these are the properties of a half message."""
-    return property_value(properties, b"TRAN_MSG") == b"true"
-
-
 def half_message(to_store: MessageToStore) -> MessageToStore:
     """Returns the half message for a message. Delay properties have no effect on it."""
     changes: dict[bytes, bytes | None] = {

@@ -39,11 +39,11 @@ class Held(Exception):
 
 
 class Value(msgspec.Struct, frozen=True):
-    """What is stored. token: of one run. beat: grows while it goes on."""
+    """What is stored. token: of one run. renewals: grows while it goes on."""
 
     holder: str
     token: str
-    beat: int = 0
+    renewals: int = 0
 
 
 class Lease:
@@ -109,7 +109,7 @@ class Lease:
 
         while True:
             await asyncio.sleep(RENEW_S)
-            self._value = msgspec.structs.replace(self._value, beat=self._value.beat + 1)
+            self._value = msgspec.structs.replace(self._value, renewals=self._value.renewals + 1)
             with suppress(TimeoutError):
                 async with asyncio.timeout(RENEW_S):
                     await self._each(put)

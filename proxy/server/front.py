@@ -39,6 +39,8 @@ PEER_PREFIX: Final = "unix-abstract:"
 """How grpcio writes the name of a Unix socket that is not in the file system."""
 FOLDER_PREFIX, SOCKET = "keelmq-grpc-", "socket"
 PATH_BYTES_MAX: Final = 107
+FOLDERS_MAX: Final = 10
+"""That are made until one is not removed at once by a proxy that starts."""
 BACKLOG: Final = 1_024
 CLOSE_S: Final = 30.0
 """A client must read what is left for it within this time after the end of its connection."""
@@ -64,7 +66,8 @@ class Front:
         self.closed_peers = RateLimitedLogger(logger)
         self.connecting: set[asyncio.Task[None]] = set()
         remove_left_folders()
-        self._folder, self._folder_lock = _make_folder()
+        self._folder, lock = _make_folder()
+        self._folder_lock: int | None = lock
         self._server: asyncio.Server | None = None
 
     @property
@@ -133,7 +136,7 @@ class Front:
         return "too many TLS handshakes of its address; try again in 1 s"
 
 
-def _make_folder() -> tuple[Path, int | None]:
+def _make_folder() -> tuple[Path, int]:
     """Returns a new folder of mode 0700, and the lock that keeps other proxies from removing it. Raises
     ConfigError."""
     if sys.platform != "linux":
@@ -145,28 +148,42 @@ def _make_folder() -> tuple[Path, int | None]:
             f"{NAME}: a Unix socket in {parent} would have a path of {path_bytes} bytes, above the "
             f"{PATH_BYTES_MAX} that are possible: set TMPDIR to a shorter directory"
         )
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        lock = lock_folder(folder)
-        if lock is not None:
-            return folder, lock
+    try:
+        for _ in range(FOLDERS_MAX):
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+            try:
+                lock = lock_folder(folder)
+            except OSError:
+                folder.rmdir()
+                raise
+            if lock is not None:
+                return folder, lock
+    except OSError as error:
+        raise ConfigError(
+            f"{NAME}: cannot make and lock a folder in {parent}: {why_refused(error)}; set TMPDIR to another "
+            "directory"
+        ) from None
+    raise ConfigError(f"{NAME}: another program removes the folders that are made in {parent}")
 
 
 def lock_folder(folder: Path) -> int | None:
     """Returns an open descriptor that locks the folder until it is closed, or the process ends; None: another
-    process has the lock, or the folder is gone."""
+    process has the lock, or has removed the folder. Raises OSError: the folder cannot be locked."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_nlink:
-            return lock
-    except OSError:
-        pass
-    os.close(lock)
-    return None
+        is_there = os.fstat(lock).st_nlink > 0
+    except OSError as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    if not is_there:
+        os.close(lock)
+    return lock if is_there else None
 
 
 def remove_left_folders() -> None:
@@ -174,7 +191,9 @@ def remove_left_folders() -> None:
     connections. The lock alone would be that of an earlier version, which has none; the socket alone that of
     a proxy that starts, because grpcio binds it some time before it listens."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        lock = lock_folder(folder)
+        lock = None
+        with suppress(OSError):  # for instance of another user
+            lock = lock_folder(folder)
         if lock is None:
             continue
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):

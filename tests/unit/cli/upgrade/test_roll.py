@@ -384,9 +384,9 @@ def test_ctrl_c_ends_it_and_the_next_run_goes_on(world: World) -> None:
     assert len(set(world.restarted)) == len(world.restarted) == 6
 
 
-def values(world: World, beat: int) -> dict[str, str]:
+def values(world: World, renewals: int) -> dict[str, str]:
     """What a run of alice has stored."""
-    value = json.dumps({"holder": "alice at m1, process 7", "token": "alices", "beat": beat})
+    value = json.dumps({"holder": "alice at m1, process 7", "token": "alices", "renewals": renewals})
     return {each.address: value for each in world.found.name_servers}
 
 

@@ -1,6 +1,7 @@
 """The port for gRPC: plain and TLS on it, who is taken for whom, and its limits."""
 
 import asyncio
+import errno
 import os
 import socket
 import tempfile
@@ -242,6 +243,18 @@ def test_the_folders_of_killed_proxies_are_removed(short_path: Path, monkeypatch
         os.close(lock)
         remove_left_folders()
     assert set(short_path.iterdir()) == {alive, starting}
+
+
+def test_a_folder_that_cannot_be_locked(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    (short_path / f"{FOLDER_PREFIX}left").mkdir()
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(ConfigError, match=rf"cannot make and lock a folder in {short_path}: No locks"):
+        Front(ServerTls("disabled").grpc, PeerLimits(), are_admitted=True)
+    assert [each.name for each in short_path.iterdir()] == [f"{FOLDER_PREFIX}left"]
 
 
 async def test_a_proxy_that_starts_meanwhile_removes_no_folder_of_another(
